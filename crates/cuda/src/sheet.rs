@@ -327,14 +327,8 @@ impl Node<'_> {
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
         }
-        match &node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) if self.has_plain_attention() => {
-                reasons.push("attention by plain kernels in f32".to_owned());
-            }
-            Op::ScatterAdd(_) => {
-                reasons.push("scatter-add by chains, whose time grows with the square of the indices".to_owned());
-            }
-            _ => {}
+        if matches!(&node.op, Op::Attention(_) | Op::AttentionGrad(_)) && self.has_plain_attention() {
+            reasons.push("attention by plain kernels in f32".to_owned());
         }
         reasons
     }

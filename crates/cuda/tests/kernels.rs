@@ -100,6 +100,7 @@ fn a_missing_barrier_is_found() {
             "layer_norm" | "layer_norm_gradient" => (true, 2),
             "column_sums" => (false, 3),
             "moments" => (false, 5),
+            "arg_max" | "reduce_columns" => (false, 1),
             _ => continue,
         };
         let text = case.work.launches[0].kernel.text.clone();
@@ -115,7 +116,7 @@ fn a_missing_barrier_is_found() {
             removed += 1;
         }
     }
-    assert_eq!(removed, 12);
+    assert_eq!(removed, 14);
 }
 
 /// Kernels on tensor cores keep two tiles or one, by the depth of a head: no barrier can be missed by both.

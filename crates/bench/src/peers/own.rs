@@ -7,7 +7,7 @@ use crate::measure::{MeasureError, Timed, compiled, run_step};
 use crate::profile::{by_kind, profile};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::CompileOptions;
-use bessemer_ir::run::{Executor, RunError, StateStore, write_f32};
+use bessemer_ir::run::{Device, Executor, RunError, StateStore, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
@@ -15,6 +15,7 @@ use bessemer_train::tasks::registry::all;
 use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, NamedTensor};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 /// Its name among frameworks.
 pub const NAME: &str = "bessemer";
@@ -110,7 +111,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
     if let Some(path) = &request.outputs {
         write_safetensors(path, &outputs.tensors(request.steps)?)?;
     }
-    let peak_memory_bytes = peak_resident_bytes();
+    let peak_memory_bytes = step.opened.memory_in_use().or_else(peak_resident_bytes);
     let kernels = match request.purpose {
         Purpose::Time => by_kind(&profile(&mut *step.executor, 1).map_err(MeasureError::from)?),
         Purpose::Check => Vec::new(),
@@ -136,6 +137,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
 /// A compiled step with the weights of a work folder, and its batches.
 struct Step {
     device: DeviceOptions,
+    opened: Arc<dyn Device>,
     executor: Box<dyn Executor>,
     mode: Mode,
     feeds: Feeds,
@@ -160,10 +162,11 @@ impl Step {
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let executor = compiled(&workload, &*device.open().map_err(MeasureError::from)?, &options)?;
+        let opened = device.open().map_err(MeasureError::from)?;
+        let executor = compiled(&workload, &*opened, &options)?;
         load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
-        let mut step = Self { device, executor, mode: request.mode, feeds, batches };
+        let mut step = Self { device, opened, executor, mode: request.mode, feeds, batches };
         step.write_feeds(0)?;
         step.executor.compute_invariants()?;
         Ok(step)

@@ -35,8 +35,8 @@ pub(crate) fn copy(sizes: &[usize], from: &Arrangement, to: &Arrangement) -> Ker
     for_each("copy", parameters, sizes.iter().product(), &text)
 }
 
-/// Neighbouring axes that lie alike in both tensors, as one.
-fn merged(sizes: &[usize], from: &[usize], to: &[usize]) -> (Vec<usize>, [Vec<usize>; 2]) {
+/// Neighbouring axes that lie alike in both tensors, as one; without those of one element.
+pub(super) fn merged(sizes: &[usize], from: &[usize], to: &[usize]) -> (Vec<usize>, [Vec<usize>; 2]) {
     let (mut merged, mut strides): (Vec<usize>, [Vec<usize>; 2]) = (Vec::new(), [Vec::new(), Vec::new()]);
     for axis in (0..sizes.len()).filter(|&axis| sizes[axis] != 1) {
         let size = sizes[axis];

@@ -8,6 +8,8 @@ pub(crate) mod index;
 pub(crate) mod pooling;
 pub(crate) mod random;
 pub(crate) mod reduction;
+mod sort;
+pub(crate) mod work;
 
 use crate::kgen::{Kernel, Parameter, c_type, indented};
 use bessemer_ir::DType;
@@ -19,10 +21,25 @@ const MOST_BLOCKS: usize = 8192;
 /// Elements that 32 bits count.
 pub(crate) const MOST_ELEMENTS: usize = 1 << 31;
 
+/// Neighbouring elements that one access moves, where rows of `cols` elements lie behind each other: at most 16 bytes.
+fn lanes_of(ty: DType, cols: usize) -> usize {
+    let fits = |lanes: &usize| lanes * ty.size() <= 16 && cols.is_multiple_of(*lanes);
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
 /// `body` for each `i` of `count`, each in a thread of its own as far as there are threads.
 fn for_each(name: &str, parameters: Vec<Parameter>, count: usize, body: &str) -> Kernel {
-    let head =
-        format!("for (u32 i = blockIdx.x * {THREADS}u + threadIdx.x; i < {count}u; i += gridDim.x * {THREADS}u) {{\n");
+    for_all(name, parameters, ("i", count), body)
+}
+
+/// As [`for_each`], for each vector `v` of neighbouring elements.
+fn for_vectors(name: &str, parameters: Vec<Parameter>, count: usize, body: &str) -> Kernel {
+    for_all(name, parameters, ("v", count), body)
+}
+
+fn for_all(name: &str, parameters: Vec<Parameter>, (i, count): (&str, usize), body: &str) -> Kernel {
+    let (first, all) = (format!("blockIdx.x * {THREADS}u + threadIdx.x"), format!("gridDim.x * {THREADS}u"));
+    let head = format!("for (u32 {i} = {first}; {i} < {count}u; {i} += {all}) {{\n");
     let text = indented(&(head + &indented(body) + "}\n"));
     let blocks = count.div_ceil(THREADS).clamp(1, MOST_BLOCKS) as u32;
     Kernel::new(name, parameters, [blocks, 1, 1], [THREADS as u32, 1, 1], &text).named_by_content()

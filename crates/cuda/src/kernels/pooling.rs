@@ -1,7 +1,8 @@
-//! Pooling of images `[N, H, W, C]`. Gradients are gathered: each element of the input looks for the windows that it lies in.
+//! Pooling of images `[N, H, W, C]`, neighbouring channels together in a thread. Gradients are gathered: each element of the input
+//! looks for the windows that it lies in.
 
-use super::{converted, coordinates, for_each};
-use crate::kgen::{Kernel, Parameter};
+use super::{for_vectors, lanes_of};
+use crate::kgen::{Kernel, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::conv::Window;
 use bessemer_ir::ops::pool::Geometry;
@@ -12,7 +13,8 @@ fn for_window(name: &str, at: &str, window: &Window, body: &str) -> String {
     format!(
         "for (u32 k{name} = 0; k{name} < {kernel}u; ++k{name}) {{\n    \
          const u32 {name} = {at} * {stride}u + k{name} - {low}u;\n    \
-         if ({name} >= {input}u) continue;\n{body}}}\n"
+         if ({name} >= {input}u) continue;\n{body}}}\n",
+        body = indented(body)
     )
 }
 
@@ -20,31 +22,100 @@ fn for_window(name: &str, at: &str, window: &Window, body: &str) -> String {
 /// element in it `k{name}`.
 fn for_windows(name: &str, at: &str, window: &Window, body: &str) -> String {
     let Window { output, kernel, stride, low, .. } = window;
+    let padded = format!("({at} + {low}u)");
     format!(
-        "for (int k{name} = {last}; k{name} >= 0; --k{name}) {{\n    \
-         const int from{name} = (int){at} + {low} - k{name};\n    \
-         if (from{name} < 0 || from{name} % {stride} != 0 || from{name} / {stride} >= {output}) continue;\n    \
-         const u32 {name} = (u32)from{name} / {stride}u;\n{body}}}\n",
-        last = kernel - 1
+        "const u32 first_{name} = {padded} < {kernel}u ? 0u : ({padded} - {kernel}u) / {stride}u + 1u;\n\
+         const u32 last_{name} = {padded} / {stride}u < {output}u ? {padded} / {stride}u : {last}u;\n\
+         for (u32 {name} = first_{name}; {name} <= last_{name}; ++{name}) {{\n    \
+         const u32 k{name} = {padded} - {name} * {stride}u;\n{body}}}\n",
+        body = indented(body),
+        last = output - 1
     )
 }
 
-/// `body` for each element `at_x` of the input under the window `(c1, c2)` of the output.
-fn over_elements(of: &Geometry, body: &str) -> String {
-    let at = format!(
-        "const u32 at_x = ((c0 * {}u + row) * {}u + col) * {}u + c3;\n",
-        of.height.input, of.width.input, of.channels
-    );
-    for_window("row", "c1", &of.height, &for_window("col", "c2", &of.width, &(at + body)))
+/// Where the channels from `c3` on at `(row, col)` of an image lie, of the side of the input or of the output.
+fn position(height: usize, width: usize, channels: usize, row: &str, col: &str) -> String {
+    format!("((c0 * {height}u + {row}) * {width}u + {col}) * {channels}u + c3")
 }
 
-/// `body` for each window `at_y` of the output in which the element `(c1, c2)` of the input lies.
-fn over_windows(of: &Geometry, body: &str) -> String {
-    let at = format!(
-        "const u32 at_y = ((c0 * {}u + row) * {}u + col) * {}u + c3;\n",
-        of.height.output, of.width.output, of.channels
-    );
-    for_windows("row", "c1", &of.height, &for_windows("col", "c2", &of.width, &(at + body)))
+/// How a kernel goes through the channels of an image.
+struct Form<'a> {
+    ty: DType,
+    of: &'a Geometry,
+    /// Channels of a thread.
+    lanes: usize,
+}
+
+impl<'a> Form<'a> {
+    fn new(ty: DType, of: &'a Geometry) -> Form<'a> {
+        Form { ty, of, lanes: lanes_of(ty, of.channels) }
+    }
+
+    fn at_x(&self, row: &str, col: &str) -> String {
+        position(self.of.height.input, self.of.width.input, self.of.channels, row, col)
+    }
+
+    fn at_y(&self, row: &str, col: &str) -> String {
+        position(self.of.height.output, self.of.width.output, self.of.channels, row, col)
+    }
+
+    /// Declares `name` as the elements of `tensor` at a position.
+    fn load(&self, name: &str, tensor: &str, at: &str) -> String {
+        let (lanes, c_type) = (self.lanes, c_type(self.ty));
+        format!("float {name}[{lanes}];\nload<{c_type}, {lanes}>({tensor} + {at}, {name});\n")
+    }
+
+    /// Declares `name` as numbers that are all alike.
+    fn filled(&self, name: &str, value: &str) -> String {
+        format!("float {name}[{}];\n", self.lanes) + &self.each(&format!("{name}[k] = {value};\n"))
+    }
+
+    /// `body` for each lane `k`.
+    fn each(&self, body: &str) -> String {
+        format!("#pragma unroll\nfor (int k = 0; k < {}; ++k) {{\n{}}}\n", self.lanes, indented(body))
+    }
+
+    fn input(&self, name: &str, elements: usize) -> Parameter {
+        Parameter::input(name, self.ty, elements)
+    }
+
+    /// `body` for the channels from `c3` on of each `(c1, c2)` of image `c0`, which has so many rows and columns; `result` of it goes
+    /// to `y`.
+    fn kernel(&self, name: &str, inputs: Vec<Parameter>, [height, width]: [usize; 2], body: &str) -> Kernel {
+        let Form { ty, of: Geometry { batch, channels, .. }, lanes } = self;
+        let (each, elements) = (channels / lanes, batch * height * width * channels);
+        let c_type = c_type(*ty);
+        let head = format!(
+            "const u32 c3 = v % {each}u * {lanes}u;\n\
+             const u32 c2 = v / {each}u % {width}u, c1 = v / {over_width}u % {height}u, c0 = v / {over_height}u;\n",
+            over_width = each * width,
+            over_height = each * width * height
+        );
+        let text = format!("{head}{body}store<{c_type}, {lanes}>(y + v * {lanes}u, result);\n");
+        let parameters = inputs.into_iter().chain([Parameter::output("y", *ty, elements)]).collect();
+        for_vectors(name, parameters, elements / lanes, &text)
+    }
+
+    /// A kernel for each element of the input.
+    fn over_x(&self, name: &str, inputs: Vec<Parameter>, body: &str) -> Kernel {
+        self.kernel(name, inputs, [self.of.height.input, self.of.width.input], body)
+    }
+
+    /// A kernel for each element of the output.
+    fn over_y(&self, name: &str, inputs: Vec<Parameter>, body: &str) -> Kernel {
+        self.kernel(name, inputs, [self.of.height.output, self.of.width.output], body)
+    }
+
+    /// `body` for the elements `value` of the input under the window `(c1, c2)` of the output.
+    fn over_elements(&self, body: &str) -> String {
+        let inner = self.load("value", "x", &self.at_x("row", "col")) + body;
+        for_window("row", "c1", &self.of.height, &for_window("col", "c2", &self.of.width, &inner))
+    }
+
+    /// `body` for each window `(row, col)` of the output in which the element `(c1, c2)` of the input lies.
+    fn over_windows(&self, body: &str) -> String {
+        for_windows("row", "c1", &self.of.height, &for_windows("col", "c2", &self.of.width, body))
+    }
 }
 
 fn sizes(of: &Geometry) -> (usize, usize) {
@@ -53,54 +124,38 @@ fn sizes(of: &Geometry) -> (usize, usize) {
 
 /// From `x` to `y`.
 pub(crate) fn max(ty: DType, of: &Geometry) -> Kernel {
-    let (x, y) = sizes(of);
-    let larger = "const float value = to_f32(x[at_x]);\nif (value > most || value != value) most = value;\n";
-    let text = coordinates("i", &of.y_shape())
-        + "float most = max_of::identity();\n"
-        + &over_elements(of, larger)
-        + &format!("y[i] = {};\n", converted("most", DType::F32, ty));
-    for_each("max_pool", vec![Parameter::input("x", ty, x), Parameter::output("y", ty, y)], y, &text)
+    let (form, (x, _)) = (Form::new(ty, of), sizes(of));
+    let larger = form.each("if (value[k] > result[k] || value[k] != value[k]) result[k] = value[k];\n");
+    let text = form.filled("result", "max_of::identity()") + &form.over_elements(&larger);
+    form.over_y("max_pool", vec![form.input("x", x)], &text)
 }
 
-/// From `x`, `y` and `dy` to `dx`: the first largest element of each window takes the window's gradient.
+/// From `x`, the maxima of its windows and their gradient `dy` to that of `x`: the first largest element of each window takes the
+/// gradient.
 pub(crate) fn max_grad(ty: DType, of: &Geometry) -> Kernel {
-    let (x, y) = sizes(of);
-    let parameters = vec![
-        Parameter::input("x", ty, x),
-        Parameter::input("y", ty, y),
-        Parameter::input("dy", ty, y),
-        Parameter::output("dx", ty, x),
-    ];
+    let (form, (x, y)) = (Form::new(ty, of), sizes(of));
+    let inputs = vec![form.input("x", x), form.input("maxima", y), form.input("dy", y)];
     // Elements of the window before this one.
-    let before = for_window(
-        "row2",
-        "row",
-        &of.height,
-        &for_window(
-            "col2",
-            "col",
-            &of.width,
-            &format!(
-                "if (krow2 > (u32)krow || (krow2 == (u32)krow && kcol2 >= (u32)kcol)) break;\n\
-                 is_first &= !is_most(to_f32(x[((c0 * {}u + row2) * {}u + col2) * {}u + c3]), most);\n",
-                of.height.input, of.width.input, of.channels
-            ),
-        ),
-    );
-    let window = format!(
-        "const float most = to_f32(y[at_y]);\n\
-         bool is_first = is_most(value, most);\n\
-         if (!is_first) continue;\n\
-         {before}\
-         if (is_first) total += to_f32(dy[at_y]);\n"
-    );
+    let before = form.load("other", "x", &form.at_x("row2", "col2"))
+        + &form.each("is_first[k] = is_first[k] && !is_most(other[k], most[k]);\n");
+    let before = "if (krow2 > krow || (krow2 == krow && kcol2 >= kcol)) break;\n".to_owned() + &before;
+    let before = for_window("row2", "row", &of.height, &for_window("col2", "col", &of.width, &before));
+    let at = form.at_y("row", "col");
+    let window = [
+        form.load("most", "maxima", &at),
+        format!("bool is_first[{}], is_any = false;\n", form.lanes),
+        form.each("is_first[k] = is_most(value[k], most[k]);\nis_any |= is_first[k];\n"),
+        "if (!is_any) continue;\n".to_owned(),
+        before,
+        form.load("given", "dy", &at),
+        form.each("if (is_first[k]) result[k] += given[k];\n"),
+    ];
     let text = "const auto is_most = [](float a, float most) { return a == most || (a != a && most != most); };\n"
         .to_owned()
-        + &coordinates("i", &of.x_shape())
-        + "const float value = to_f32(x[i]);\nfloat total = 0.0f;\n"
-        + &over_windows(of, &window)
-        + &format!("dx[i] = {};\n", converted("total", DType::F32, ty));
-    for_each("max_pool_grad", parameters, x, &text)
+        + &form.load("value", "x", &form.at_x("c1", "c2"))
+        + &form.filled("result", "0.0f")
+        + &form.over_windows(&window.concat());
+    form.over_x("max_pool_grad", inputs, &text)
 }
 
 /// Elements of the window `(row, col)` that lie in the input, or all of it, as a number called `count`.
@@ -111,8 +166,8 @@ fn count(of: &Geometry, include_pad: bool) -> String {
     let along = |at: &str, window: &Window| {
         let Window { input, kernel, stride, low, .. } = window;
         format!(
-            "const int first_{at} = (int)({at} * {stride}u) - {low}, last_{at} = first_{at} + {kernel};\n\
-             const int count_{at} = (last_{at} < {input} ? last_{at} : {input}) - (first_{at} < 0 ? 0 : first_{at});\n"
+            "const int begin_{at} = (int)({at} * {stride}u) - {low}, end_{at} = begin_{at} + {kernel};\n\
+             const int count_{at} = (end_{at} < {input} ? end_{at} : {input}) - (begin_{at} < 0 ? 0 : begin_{at});\n"
         )
     };
     along("row", &of.height) + &along("col", &of.width) + "const float count = (float)(count_row * count_col);\n"
@@ -120,22 +175,20 @@ fn count(of: &Geometry, include_pad: bool) -> String {
 
 /// From `x` to `y`: means of windows, the padding included or not.
 pub(crate) fn average(ty: DType, of: &Geometry, include_pad: bool) -> Kernel {
-    let (x, y) = sizes(of);
-    let divide = format!("const u32 row = c1, col = c2;\n{}", count(of, include_pad));
-    let text = coordinates("i", &of.y_shape())
-        + "float total = 0.0f;\n"
-        + &over_elements(of, "total += to_f32(x[at_x]);\n")
-        + &divide
-        + &format!("y[i] = {};\n", converted("(total / count)", DType::F32, ty));
-    for_each("avg_pool", vec![Parameter::input("x", ty, x), Parameter::output("y", ty, y)], y, &text)
+    let (form, (x, _)) = (Form::new(ty, of), sizes(of));
+    let text = form.filled("result", "0.0f")
+        + &form.over_elements(&form.each("result[k] += value[k];\n"))
+        + &format!("const u32 row = c1, col = c2;\n{}", count(of, include_pad))
+        + &form.each("result[k] /= count;\n");
+    form.over_y("avg_pool", vec![form.input("x", x)], &text)
 }
 
-/// From `dy` to `dx`: each element gets its share of the gradients of its windows.
+/// From `dy` to that of `x`: each element gets its share of the gradients of its windows.
 pub(crate) fn average_grad(ty: DType, of: &Geometry, include_pad: bool) -> Kernel {
-    let (x, y) = sizes(of);
-    let text = coordinates("i", &of.x_shape())
-        + "float total = 0.0f;\n"
-        + &over_windows(of, &(count(of, include_pad) + "total += to_f32(dy[at_y]) / count;\n"))
-        + &format!("dx[i] = {};\n", converted("total", DType::F32, ty));
-    for_each("avg_pool_grad", vec![Parameter::input("dy", ty, y), Parameter::output("dx", ty, x)], x, &text)
+    let (form, (_, y)) = (Form::new(ty, of), sizes(of));
+    let window = form.load("given", "dy", &form.at_y("row", "col"))
+        + &count(of, include_pad)
+        + &form.each("result[k] += given[k] / count;\n");
+    let text = form.filled("result", "0.0f") + &form.over_windows(&window);
+    form.over_x("avg_pool_grad", vec![form.input("dy", y)], &text)
 }

@@ -1,7 +1,6 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
-mod detection;
 mod moves;
 mod product;
 mod region;
@@ -12,8 +11,9 @@ pub(crate) use product::is_plain_attention;
 
 use crate::cublaslt::Product;
 use crate::cudnn::{Convolution, Pass};
+use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
-use crate::kgen::{self, Kernel};
+use crate::kgen::{self, Kernel, Operand};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
@@ -174,6 +174,23 @@ impl Lowered {
         self.steps.push(Step::Launch { kernel, operands: operands.into() });
     }
 
+    /// The launches of an operation that has so many outputs.
+    fn of(Work { name, launches, limits, .. }: Work, outputs: usize) -> Lowered {
+        let mut lowered = Lowered { index_limits: limits, ..Lowered::named(name) };
+        let scratch: Vec<Place> = launches.scratch.iter().map(|&words| lowered.scratch_of(DType::I32, words)).collect();
+        for launch in launches.launches {
+            let place = |operand: &Operand| match *operand {
+                Operand::Input(input) => Place::Input(input),
+                Operand::Output(output) if output == outputs => Place::Report,
+                Operand::Output(output) => Place::Output(output),
+                Operand::Scratch(number) => scratch[number],
+            };
+            let operands: Vec<Place> = launch.operands.iter().map(place).collect();
+            lowered.launch(launch.kernel, operands);
+        }
+        lowered
+    }
+
     /// One launch that takes all inputs, then gives the one output.
     fn one(name: &str, inputs: usize, kernel: Kernel) -> Lowered {
         let mut lowered = Lowered::named(name);
@@ -242,8 +259,15 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         }
         Op::Reduce(reduce) => {
             check_type(types[0], "f32", |ty| ty == DType::F32)?;
-            let kernel = kernels::reduction::reduce(reduce.kind, &types[0].shape, &reduce.axes);
-            Ok(Lowered::one("reduction", 1, kernel))
+            let reduction = kernels::reduction::reduce(reduce.kind, &types[0].shape, &reduce.axes);
+            let Some((parts, second)) = reduction.second else {
+                return Ok(Lowered::one("reduction", 1, reduction.first));
+            };
+            let mut lowered = Lowered::named("reduction in two steps");
+            let parts = lowered.scratch_of(DType::F32, parts);
+            lowered.launch(reduction.first, [Place::Input(0), parts]);
+            lowered.launch(second, [parts, Place::Output(0)]);
+            Ok(lowered)
         }
         Op::ArgMax(_) => {
             check_type(types[0], "floats", DType::is_float)?;
@@ -260,14 +284,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         Op::ScatterAdd(scatter) => {
             check_type(types[0], "floats", DType::is_float)?;
             let geometry = scatter.geometry(&types[0].shape, &types[1].shape)?;
-            let mut lowered = Lowered { index_limits: vec![geometry.rows], ..Lowered::named("scatter-add by chains") };
-            let [first, next] = [(); 2].map(|()| lowered.scratch_of(DType::I32, geometry.batches * geometry.items));
-            let (updates, indices, y) = (Place::Input(0), Place::Input(1), Place::Output(0));
-            lowered.steps.push(Step::Zero(y));
-            lowered.launch(kernels::index::chains(&geometry), [indices, first, next, Place::Report]);
-            let add = kernels::index::add_chains(types[0].dtype, &geometry);
-            lowered.launch(add, [updates, indices, first, next, y]);
-            Ok(lowered)
+            Ok(Lowered::of(kernels::index::scatter_add(types[0].dtype, &geometry), 1))
         }
         Op::Random(random) => match random.distribution {
             Distribution::Uniform => Err(Unsupported::OutsideFusion),
@@ -289,7 +306,10 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         | Op::PackRows(_)
         | Op::RoiAlign(_)
         | Op::RoiAlignGrad(_)
-        | Op::MaskTargets(_) => detection::lower(&node.op, &types, node.outputs.len()),
+        | Op::MaskTargets(_) => {
+            let work = kernels::detection::work(&node.op, &types)?.ok_or(Unsupported::NoKernel)?;
+            Ok(Lowered::of(work, node.outputs.len()))
+        }
         Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_) => Err(Unsupported::NoKernel),
     }
 }

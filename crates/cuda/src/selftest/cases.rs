@@ -1,6 +1,6 @@
-//! Kernels of every kind that the generator makes, on shapes that reach every path of theirs.
+//! Kernels of every kind that the generator makes, on shapes that reach every path of theirs, and those of single operations.
 
-use super::attention;
+use super::{attention, operations};
 use super::case::{Case, Expected, tolerance};
 use crate::kgen::{AdamW, KernelError, Launch, Operand, STEP_NUMBERS, Segment};
 use bessemer_ir::ops::Scalar;
@@ -22,7 +22,7 @@ pub enum Size {
 }
 
 impl Size {
-    fn pick<T>(self, small: T, large: T) -> T {
+    pub(super) fn pick<T>(self, small: T, large: T) -> T {
         if self == Size::Small { small } else { large }
     }
 }
@@ -126,7 +126,8 @@ pub fn makers(size: Size) -> Vec<Maker> {
         conversions,
     ];
     let more = if size == Size::Small { &small[..] } else { &[] };
-    both.iter().chain(more).copied().chain(attention::makers(size)).collect()
+    let others = attention::makers(size).into_iter().chain(operations::makers(size));
+    both.iter().chain(more).copied().chain(others).collect()
 }
 
 /// All small cases.

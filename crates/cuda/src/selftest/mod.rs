@@ -6,6 +6,7 @@ pub mod case;
 pub mod cases;
 mod convolutions;
 mod copies;
+mod operations;
 mod plans;
 mod products;
 pub mod runner;

@@ -7,68 +7,20 @@ mod masks;
 mod matching;
 mod roi;
 mod sample;
-mod sort;
 mod suppress;
 mod top_k;
 
 use super::for_each;
 use super::index::{check, report};
-use crate::kgen::{Kernel, Launch, Launches, Operand, Parameter, constant, indented};
+use super::work::{Work, counts, input, output};
+use crate::kgen::{Kernel, Parameter, constant, indented};
 use bessemer_ir::ops::{Op, OpError};
 use bessemer_ir::{DType, TensorType};
-
-/// Launches of an operation.
-pub(crate) struct Work {
-    pub name: &'static str,
-    /// The output behind the last one is where an index out of range is reported: [`REPORT_WORDS`] words.
-    pub launches: Launches,
-    /// How many values an index, or a count, may have, for each that is checked.
-    pub limits: Vec<usize>,
-    outputs: usize,
-}
-
-impl Work {
-    fn new(name: &'static str, outputs: usize) -> Work {
-        Work { name, launches: Launches::default(), limits: Vec::new(), outputs }
-    }
-
-    /// Memory of this many words of 32 bits.
-    fn scratch(&mut self, words: usize) -> Operand {
-        self.launches.scratch.push(words);
-        Operand::Scratch(self.launches.scratch.len() - 1)
-    }
-
-    fn launch(&mut self, kernel: Kernel, operands: impl Into<Vec<Operand>>) {
-        self.launches.launches.push(Launch { kernel, operands: operands.into() });
-    }
-
-    /// Sets words of 32 bits.
-    fn fill(&mut self, to: Operand, words: usize, value: i32) {
-        let kernel = for_each("fill", vec![output("y", words)], words, &format!("y[i] = {value};\n"));
-        self.launch(kernel, [to]);
-    }
-
-    /// Where an index that is not below `limit` is reported.
-    fn reporting(&mut self, limit: usize) -> Operand {
-        self.limits.push(limit);
-        Operand::Output(self.outputs)
-    }
-}
 
 /// A block of so many threads for each of `blocks`.
 fn by_blocks(name: &str, parameters: Vec<Parameter>, blocks: usize, threads: usize, body: &str) -> Kernel {
     let kernel = Kernel::new(name, parameters, [blocks as u32, 1, 1], [threads as u32, 1, 1], &indented(body));
     kernel.named_by_content()
-}
-
-/// Integers that a kernel reads.
-fn input(name: &str, elements: usize) -> Parameter {
-    Parameter::input(name, DType::I32, elements)
-}
-
-/// Integers that a kernel writes.
-fn output(name: &str, elements: usize) -> Parameter {
-    Parameter::output(name, DType::I32, elements)
 }
 
 fn float_input(name: &str, elements: usize) -> Parameter {
@@ -77,11 +29,6 @@ fn float_input(name: &str, elements: usize) -> Parameter {
 
 fn float_output(name: &str, elements: usize) -> Parameter {
     Parameter::output(name, DType::F32, elements)
-}
-
-/// Constants of a text: numbers without a sign.
-fn counts(values: &[(&str, usize)]) -> String {
-    values.iter().map(|(name, value)| format!("const u32 {name} = {value}u;\n")).collect()
 }
 
 fn flags(values: &[(&str, bool)]) -> String {

@@ -1,7 +1,7 @@
 //! Samples of candidates, which are sorted by kind, key and position, and lists of chosen rows.
 
-use super::sort::sort;
 use super::{Work, counts, for_each, input, output};
+use crate::kernels::sort::sort;
 use crate::kgen::{Operand, Parameter};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::OpError;

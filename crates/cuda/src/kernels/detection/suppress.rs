@@ -1,11 +1,11 @@
 //! Suppression, an image a block. Hard: sorted candidates in chunks, each candidate against the kept boxes, then against those of its
 //! chunk. Soft: rounds that decay the scores of a group and look for the best one.
 
-use super::sort::sort;
 use super::{
     IOU, ORDERED, Work, by_blocks, check, counts, flags, float_input, float_output, floats, for_each, input, output,
     report,
 };
+use crate::kernels::sort::sort;
 use crate::kgen::{Operand, Parameter};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};

@@ -1,8 +1,8 @@
 //! The largest elements of rows: the bits of the last one by histograms, then those that are as large in the order of their
 //! positions, then a sort of these.
 
-use super::sort::sort;
 use super::{ORDERED, Work, by_blocks, counts, flags, float_input, float_output, for_each, input, output};
+use crate::kernels::sort::sort;
 use crate::kgen::Operand;
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::OpError;

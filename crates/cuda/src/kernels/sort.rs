@@ -1,6 +1,7 @@
 //! Sorting of keys of 64 bits: runs by rank, then runs merged two by two. No thread waits for another one.
 
-use super::{Work, counts, for_each, input, output};
+use super::for_each;
+use super::work::{Work, counts, input, output};
 use crate::kgen::Operand;
 
 /// Keys that one thread compares its own with.
