@@ -319,11 +319,6 @@ impl Node<'_> {
         if matches!(&node.op, Op::Fusion(fusion) if fusion.producer.is_some()) && has_region(self) {
             reasons.push("product to memory, then its fusion: no epilogue of a library is used".to_owned());
         }
-        let first = node.inputs.first().map(|&value| self.graph.dtype(value));
-        let is_narrow = first.is_some_and(|ty| matches!(ty, DType::Bf16 | DType::F16));
-        if is_narrow && has(|step| matches!(step, Step::Convolution { ty: DType::F32, .. })) {
-            reasons.push("convolution of 16-bit operands in f32: its result is not rounded to their type".to_owned());
-        }
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
         }
