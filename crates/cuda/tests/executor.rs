@@ -99,25 +99,6 @@ fn convolutions_with_uneven_padding() {
     }
 }
 
-/// A product that its fusion stores, beside a sum of it and of two tensors that are read for the last time: what is written to the memory
-/// of one of them is written when that was read.
-#[test]
-fn products_are_not_written_over_what_their_fusion_reads() {
-    let Some(folder) = mock_or_skip("products_are_not_written_over_what_their_fusion_reads") else { return };
-    let mut g = Graph::new();
-    let pool = MaxPool2d { window: [3, 3], stride: [1, 1], pad: [[1, 1], [1, 1]] };
-    let (x, w) = (f32s(&mut g, "x", &[2, 5, 5, 4]), f32s(&mut g, "w", &[3, 3, 4, 8]));
-    let [a, b] = ["a", "b"].map(|name| f32s(&mut g, name, &[2, 5, 5, 8])).map(|v| g.push1(pool, &[v]).unwrap());
-    let y = g.push1(Op::from(Conv2d::new([1, 1], [[1, 1], [1, 1]])), &[x, w]).unwrap();
-    let sum = g.add(y, a).unwrap();
-    let sum = g.add(sum, b).unwrap();
-    for (name, value) in [("sum", sum), ("y", y)] {
-        let value = g.push1(pool, &[value]).unwrap();
-        g.output(name, value);
-    }
-    agrees(&gpu(folder), &g);
-}
-
 #[test]
 fn a_prologue_is_a_region_before_the_convolution() {
     let Some(folder) = mock_or_skip("a_prologue_is_a_region_before_the_convolution") else { return };
