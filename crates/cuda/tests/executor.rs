@@ -9,7 +9,7 @@ use bessemer_ir::ops::collective::{AllReduce, Wire};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding};
 use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
 use bessemer_ir::ops::detection::masks::MaskTargets;
-use bessemer_ir::ops::index::Gather;
+use bessemer_ir::ops::index::{Gather, ScatterAdd};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::ops::pool::{MaxPool2d, MaxPool2dGrad};
@@ -182,6 +182,39 @@ fn an_index_out_of_range_names_the_operation_and_the_first_index() {
     executor.feed(&[("rows", &rows([3, 0, 1])), ("table", &bytes(&table))]).unwrap();
     executor.run().unwrap();
     assert_eq!(executor.output_f32("y").unwrap(), [6.0, 7.0, 0.0, 1.0, 2.0, 3.0]);
+}
+
+/// With few indices, which are not sorted, and with more.
+#[test]
+fn indices_of_scatter_add_are_checked() {
+    let Some(folder) = mock_or_skip("indices_of_scatter_add_are_checked") else { return };
+    let gpu = gpu(folder);
+    for items in [20, 70] {
+        let mut g = Graph::new();
+        let updates = f32s(&mut g, "updates", &[items, 3]);
+        let rows = g.input("rows", Role::Feed, TensorType::new(DType::I32, [items])).unwrap();
+        let y = g.scoped("table", |g| g.push1(ScatterAdd::to_rows(4), &[updates, rows])).unwrap();
+        g.output("y", y);
+        let mut executor = load(&gpu, &g);
+        let mut run = |bad: &[(usize, i32)]| {
+            let mut rows: Vec<i32> = (0..items as i32).map(|i| i * i % 4).collect();
+            bad.iter().for_each(|&(at, index)| rows[at] = index);
+            let rows: Vec<u8> = rows.iter().flat_map(|row| row.to_ne_bytes()).collect();
+            executor.feed(&[("rows", &rows), ("updates", &bytes(&vec![1.0; items * 3]))]).unwrap();
+            let message = executor.run().err().map(|error| error.to_string());
+            (message, executor.output_f32("y").unwrap().to_vec())
+        };
+        let of = |problem: &str| Some(format!("scatter_add(rows=4) at `table`: {problem}"));
+        let half = items as f32 / 2.0;
+        let expected: Vec<f32> = [half, half, 0.0, 0.0].iter().flat_map(|&x| [x; 3]).collect();
+        assert_eq!(run(&[]), (None, expected.clone()), "{items}");
+        assert_eq!(run(&[(12, 4), (5, -3)]).0, of("index -3 at position 5 is not in 0..4"), "{items}");
+        assert_eq!(
+            run(&[(items - 1, 1 << 30)]).0,
+            of(&format!("index {} at position {} is not in 0..4", 1 << 30, items - 1))
+        );
+        assert_eq!(run(&[]), (None, expected), "{items}");
+    }
 }
 
 /// An operation of two kinds of indices, images and ground truths.
