@@ -14,9 +14,9 @@ pub struct Rules {
     pub longest_row: usize,
     /// Whether convolutions of several groups read 16-bit operands.
     pub grouped_convolutions_in_16_bits: bool,
-    /// Whether convolutions and their gradients that read 16-bit operands round what they have accumulated to the operands' type
-    /// before anyone reads it, gradients of weights included.
-    pub convolutions_give_16_bits: bool,
+    /// Whether products of 16-bit operands round what they have accumulated to the operands' type before a fusion behind them reads
+    /// it: convolutions with their gradients, those of weights included, and matrix products whose result is rounded at all.
+    pub products_give_16_bits: bool,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
     pub prologue: Option<PrologueRules>,
 }
@@ -38,7 +38,7 @@ impl Rules {
         // Held in cache with what is computed from it.
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: false,
-        convolutions_give_16_bits: false,
+        products_give_16_bits: false,
         // With fewer channels, pixels cannot be copied one by one without loss.
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
     };
@@ -47,13 +47,13 @@ impl Rules {
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         let prologue = |rules: &PrologueRules| format!("{}, {} channels or more", rules.dtype, rules.least_channels);
         let grouped = if self.grouped_convolutions_in_16_bits { "read 16 bits" } else { "read f32" };
-        let results = if self.convolutions_give_16_bits { "16 bits" } else { "f32" };
+        let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
             ("grouped convolutions", grouped.to_owned()),
-            ("results of convolutions of 16-bit operands", results.to_owned()),
+            ("results of products of 16-bit operands", results.to_owned()),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
         ]
     }

@@ -314,7 +314,7 @@ fn readers_of_convolutions(graph: &Graph) -> Vec<(String, bool)> {
 #[test]
 fn convolutions_are_rounded_where_kernels_give_16_bits() {
     let graph = residual_step_of(Batches::Several).unwrap();
-    let giving = Rules { convolutions_give_16_bits: true, ..Rules::DEFAULT };
+    let giving = Rules { products_give_16_bits: true, ..Rules::DEFAULT };
     for precision in [DType::Bf16, DType::F16] {
         for fuse in [true, false] {
             let options = CompileOptions { precision, fuse, ..CompileOptions::default() };

@@ -61,7 +61,11 @@ impl<'a> Form<'a> {
 
     /// Declares `name` as the elements of `tensor` at a position.
     fn load(&self, name: &str, tensor: &str, at: &str) -> String {
-        let (lanes, c_type) = (self.lanes, c_type(self.ty));
+        self.load_as(self.ty, name, tensor, at)
+    }
+
+    fn load_as(&self, ty: DType, name: &str, tensor: &str, at: &str) -> String {
+        let (lanes, c_type) = (self.lanes, c_type(ty));
         format!("float {name}[{lanes}];\nload<{c_type}, {lanes}>({tensor} + {at}, {name});\n")
     }
 
@@ -81,10 +85,10 @@ impl<'a> Form<'a> {
 
     /// `body` for the channels from `c3` on of each `(c1, c2)` of image `c0`, which has so many rows and columns; `result` of it goes
     /// to `y`.
-    fn kernel(&self, name: &str, inputs: Vec<Parameter>, [height, width]: [usize; 2], body: &str) -> Kernel {
-        let Form { ty, of: Geometry { batch, channels, .. }, lanes } = self;
+    fn kernel(&self, name: &str, inputs: Vec<Parameter>, ty: DType, [height, width]: [usize; 2], body: &str) -> Kernel {
+        let Form { of: Geometry { batch, channels, .. }, lanes, .. } = self;
         let (each, elements) = (channels / lanes, batch * height * width * channels);
-        let c_type = c_type(*ty);
+        let c_type = c_type(ty);
         let head = format!(
             "const u32 c3 = v % {each}u * {lanes}u;\n\
              const u32 c2 = v / {each}u % {width}u, c1 = v / {over_width}u % {height}u, c0 = v / {over_height}u;\n",
@@ -92,18 +96,18 @@ impl<'a> Form<'a> {
             over_height = each * width * height
         );
         let text = format!("{head}{body}store<{c_type}, {lanes}>(y + v * {lanes}u, result);\n");
-        let parameters = inputs.into_iter().chain([Parameter::output("y", *ty, elements)]).collect();
+        let parameters = inputs.into_iter().chain([Parameter::output("y", ty, elements)]).collect();
         for_vectors(name, parameters, elements / lanes, &text)
     }
 
     /// A kernel for each element of the input.
     fn over_x(&self, name: &str, inputs: Vec<Parameter>, body: &str) -> Kernel {
-        self.kernel(name, inputs, [self.of.height.input, self.of.width.input], body)
+        self.kernel(name, inputs, self.ty, [self.of.height.input, self.of.width.input], body)
     }
 
     /// A kernel for each element of the output.
-    fn over_y(&self, name: &str, inputs: Vec<Parameter>, body: &str) -> Kernel {
-        self.kernel(name, inputs, [self.of.height.output, self.of.width.output], body)
+    fn over_y(&self, name: &str, inputs: Vec<Parameter>, ty: DType, body: &str) -> Kernel {
+        self.kernel(name, inputs, ty, [self.of.height.output, self.of.width.output], body)
     }
 
     /// `body` for the elements `value` of the input under the window `(c1, c2)` of the output.
@@ -127,35 +131,45 @@ pub(crate) fn max(ty: DType, of: &Geometry) -> Kernel {
     let (form, (x, _)) = (Form::new(ty, of), sizes(of));
     let larger = form.each("if (value[k] > result[k] || value[k] != value[k]) result[k] = value[k];\n");
     let text = form.filled("result", "max_of::identity()") + &form.over_elements(&larger);
-    form.over_y("max_pool", vec![form.input("x", x)], &text)
+    form.over_y("max_pool", vec![form.input("x", x)], ty, &text)
 }
 
-/// From `x`, the maxima of its windows and their gradient `dy` to that of `x`: the first largest element of each window takes the
-/// gradient.
-pub(crate) fn max_grad(ty: DType, of: &Geometry) -> Kernel {
+/// The gradient of max pooling: the first largest element of each window takes the window's.
+pub(crate) struct MaxGrad {
+    /// From `x` and the maxima of its windows to the place in its window of the first element that is the maximum.
+    pub places: Kernel,
+    /// From these places and the gradient `dy` to that of `x`.
+    pub gather: Kernel,
+    /// Type of the places, one for each maximum.
+    pub place_type: DType,
+}
+
+pub(crate) fn max_grad(ty: DType, of: &Geometry) -> MaxGrad {
     let (form, (x, y)) = (Form::new(ty, of), sizes(of));
-    let inputs = vec![form.input("x", x), form.input("maxima", y), form.input("dy", y)];
-    // Elements of the window before this one.
-    let before = form.load("other", "x", &form.at_x("row2", "col2"))
-        + &form.each("is_first[k] = is_first[k] && !is_most(other[k], most[k]);\n");
-    let before = "if (krow2 > krow || (krow2 == krow && kcol2 >= kcol)) break;\n".to_owned() + &before;
-    let before = for_window("row2", "row", &of.height, &for_window("col2", "col", &of.width, &before));
-    let at = form.at_y("row", "col");
-    let window = [
-        form.load("most", "maxima", &at),
-        format!("bool is_first[{}], is_any = false;\n", form.lanes),
-        form.each("is_first[k] = is_most(value[k], most[k]);\nis_any |= is_first[k];\n"),
-        "if (!is_any) continue;\n".to_owned(),
-        before,
-        form.load("given", "dy", &at),
-        form.each("if (is_first[k]) result[k] += given[k];\n"),
-    ];
+    let (area, across) = (of.window_area(), of.width.kernel);
+    // An area stands for no place.
+    let place_type = if area <= usize::from(u8::MAX) { DType::U8 } else { DType::I32 };
+    let place = format!("(float)(krow * {across}u + kcol)");
+    let first = format!("if (result[k] == {area}.0f && is_most(value[k], most[k])) result[k] = {place};\n");
     let text = "const auto is_most = [](float a, float most) { return a == most || (a != a && most != most); };\n"
         .to_owned()
-        + &form.load("value", "x", &form.at_x("c1", "c2"))
-        + &form.filled("result", "0.0f")
-        + &form.over_windows(&window.concat());
-    form.over_x("max_pool_grad", inputs, &text)
+        + &form.load("most", "maxima", &format!("v * {}u", form.lanes))
+        + &form.filled("result", &format!("{area}.0f"))
+        + &form.over_elements(&form.each(&first));
+    let inputs = vec![form.input("x", x), form.input("maxima", y)];
+    let places = form.over_y("max_pool_places", inputs, place_type, &text);
+    let at = form.at_y("row", "col");
+    let window = [
+        form.load_as(place_type, "place", "places", &at),
+        format!("const float own = {place};\nbool is_any = false;\n"),
+        form.each("is_any |= place[k] == own;\n"),
+        "if (!is_any) continue;\n".to_owned(),
+        form.load("given", "dy", &at),
+        form.each("if (place[k] == own) result[k] += given[k];\n"),
+    ];
+    let text = form.filled("result", "0.0f") + &form.over_windows(&window.concat());
+    let inputs = vec![Parameter::input("places", place_type, y), form.input("dy", y)];
+    MaxGrad { places, gather: form.over_x("max_pool_grad", inputs, &text), place_type }
 }
 
 /// Elements of the window `(row, col)` that lie in the input, or all of it, as a number called `count`.
@@ -180,7 +194,7 @@ pub(crate) fn average(ty: DType, of: &Geometry, include_pad: bool) -> Kernel {
         + &form.over_elements(&form.each("result[k] += value[k];\n"))
         + &format!("const u32 row = c1, col = c2;\n{}", count(of, include_pad))
         + &form.each("result[k] /= count;\n");
-    form.over_y("avg_pool", vec![form.input("x", x)], &text)
+    form.over_y("avg_pool", vec![form.input("x", x)], ty, &text)
 }
 
 /// From `dy` to that of `x`: each element gets its share of the gradients of its windows.

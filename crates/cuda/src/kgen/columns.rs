@@ -9,15 +9,42 @@ use bessemer_ir::ops::fusion::{FusionOutput, Reg};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Threads of a block along columns and along rows.
-const ACROSS: usize = 32;
-const DOWN: usize = 8;
+/// Threads of a block.
+const THREADS: usize = 256;
+/// The most threads of a block along columns.
+const MOST_ACROSS: usize = 32;
 /// Blocks that keep a large device busy.
 const BLOCKS: usize = 1024;
-/// Rows that are worth a block.
-const FEWEST_ROWS: usize = 8 * DOWN;
-/// Threads of the kernel that adds the blocks' sums.
-const THREADS: usize = 256;
+/// Rows of a thread that are worth a block.
+const FEWEST_ROWS: usize = 8;
+/// Threads of a block that puts parts together, and those of them that share a column.
+const MOST_THREADS: usize = 1024;
+const MOST_DOWN: usize = 32;
+
+/// Threads of a block along columns and along rows.
+#[derive(Clone, Copy)]
+struct Block {
+    across: usize,
+    down: usize,
+}
+
+impl Block {
+    /// Of a kernel whose rows have so many vectors.
+    fn of_rows(vectors: usize) -> Block {
+        let across = vectors.next_power_of_two().min(MOST_ACROSS);
+        Block { across, down: THREADS / across }
+    }
+
+    /// Of a kernel that puts so many parts together.
+    fn of_parts(parts: usize) -> Block {
+        let down = parts.next_power_of_two().min(MOST_DOWN);
+        Block { across: (MOST_THREADS / down).min(THREADS), down }
+    }
+
+    fn threads(self) -> [u32; 3] {
+        [self.across as u32, self.down as u32, 1]
+    }
+}
 
 /// A sum over rows: number of the tensor, register, runs of rows.
 pub(super) struct Sum {
@@ -76,8 +103,9 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     let fusion = lanes.fusion;
     let (sums, moments) = (sums(lanes), moments(lanes));
     let width = Width { lanes: lanes.row_width(), flat: false };
-    let tiles = (fusion.cols / width.lanes).div_ceil(ACROSS);
-    let cut = Cut::new(fusion.rows, &sums, BLOCKS / tiles, FEWEST_ROWS);
+    let block = Block::of_rows(fusion.cols / width.lanes);
+    let tiles = (fusion.cols / width.lanes).div_ceil(block.across);
+    let cut = Cut::new(fusion.rows, &sums, BLOCKS / tiles, FEWEST_ROWS * block.down);
 
     let mut parameters = lanes.parameters();
     let mut operands = operands(lanes);
@@ -89,8 +117,8 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
         operands.push(Operand::Scratch(index));
     }
     let blocks = [tiles as u32, cut.all() as u32, 1];
-    let body = blocks_of_rows(lanes, width, &sums, &moments, &cut);
-    let kernel = Kernel::new(name, parameters, blocks, [ACROSS as u32, DOWN as u32, 1], &indented(&body));
+    let body = blocks_of_rows(lanes, width, block, &sums, &moments, &cut);
+    let kernel = Kernel::new(name, parameters, blocks, block.threads(), &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
     launches.extend(finishes(name, fusion.cols, &sums, &cut));
     for (index, of) in moments.iter().enumerate() {
@@ -121,11 +149,18 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
 }
 
 /// Each thread goes down a few columns; the threads of a column are put together through shared memory.
-fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[MeanVar], cut: &Cut) -> String {
-    let (fusion, lanes_wide) = (lanes.fusion, width.lanes);
+fn blocks_of_rows(
+    lanes: &Lanes<'_>,
+    width: Width,
+    block: Block,
+    sums: &[Sum],
+    moments: &[MeanVar],
+    cut: &Cut,
+) -> String {
+    let (fusion, lanes_wide, Block { across, down }) = (lanes.fusion, width.lanes, block);
     let (rows, cols) = (fusion.rows / cut.groups, fusion.cols);
-    let mut text = format!("__shared__ float scratch[{DOWN}][{}];\n", ACROSS * lanes_wide);
-    let _ = writeln!(text, "const u32 col = (blockIdx.x * {ACROSS}u + threadIdx.x) * {lanes_wide}u;");
+    let mut text = format!("__shared__ float scratch[{down}][{}];\n", across * lanes_wide);
+    let _ = writeln!(text, "const u32 col = (blockIdx.x * {across}u + threadIdx.x) * {lanes_wide}u;");
     let _ = writeln!(text, "const u32 group = blockIdx.y / {0}u, part = blockIdx.y % {0}u;", cut.parts);
     let _ = writeln!(text, "const u32 first = group * {rows}u + part * {}u;", cut.rows);
     let _ = writeln!(text, "const u32 last = (group + 1) * {rows}u;");
@@ -136,7 +171,7 @@ fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Mean
     let mut add: String = sums.iter().map(|sum| format!("s{}[k] += r{};\n", sum.output, sum.register)).collect();
     let mut count = "";
     if !moments.is_empty() {
-        let _ = writeln!(text, "__shared__ float squares[{DOWN}][{}];\nfloat count = 0.0f;", ACROSS * lanes_wide);
+        let _ = writeln!(text, "__shared__ float squares[{down}][{}];\nfloat count = 0.0f;", across * lanes_wide);
         count = "count += 1.0f;\nconst float share = 1.0f / count;\n";
     }
     for MeanVar { output, register } in moments {
@@ -149,73 +184,103 @@ fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Mean
     let lane = indented(&(lanes.compute(&needed, width) + &fill + &add));
     let loads = lanes.loads(&needed, width, &BTreeSet::new());
     let row = [count, &loads, &declare, &for_lanes(width, &lane), &write].concat();
-    let _ = writeln!(text, "if (col < {cols}u)\n    for (u32 row = first + threadIdx.y; row < end; row += {DOWN}u) {{");
+    let _ = writeln!(text, "if (col < {cols}u) {{");
+    // Rows are loaded ahead where nothing is stored between them.
+    text += if write.is_empty() { "#pragma unroll 4\n" } else { "" };
+    let _ = writeln!(text, "    for (u32 row = first + threadIdx.y; row < end; row += {down}u) {{");
     text += &indented(&indented(&row));
-    text += "    }\n";
-    let of_threads = sums.iter().map(|sum| add_threads(sum, width, cols));
-    let of_threads = of_threads.chain(moments.iter().map(|of| merge_threads(of, width, cols)));
+    text += "    }\n}\n";
+    text += &format!(
+        "const u32 place = threadIdx.y * {across}u + threadIdx.x;\n\
+         const u32 own = (blockIdx.x * {across}u + place % {across}u) * {lanes_wide}u + place / {across}u;\n\
+         const bool adds = place < {}u && own < {cols}u;\n",
+        across * lanes_wide
+    );
+    let of_threads = sums.iter().map(|sum| add_threads(sum, width, block, cols));
+    let of_threads = of_threads.chain(moments.iter().map(|of| merge_threads(of, width, block, cols)));
     text + &of_threads.collect::<Vec<_>>().join("__syncthreads();\n")
 }
 
 /// Puts together the moments that the threads of each column have.
-fn merge_threads(of: &MeanVar, width: Width, cols: usize) -> String {
+fn merge_threads(of: &MeanVar, width: Width, Block { across, down }: Block, cols: usize) -> String {
     let output = of.output;
-    let at = format!("[k * {ACROSS} + threadIdx.x]");
-    let put = format!("    scratch[threadIdx.y]{at} = m{output}[k];\n    squares[threadIdx.y]{at} = q{output}[k];\n");
+    let at = format!("[threadIdx.y][k * {across} + threadIdx.x]");
+    let put = format!("    scratch{at} = m{output}[k];\n    squares{at} = q{output}[k];\n");
     let merge = format!(
-        "    float n = 0.0f, mean = 0.0f, total = 0.0f;\n    \
-         for (u32 y = 0; y < {DOWN}u; ++y)\n        \
-         merge_moments(n, mean, total, (float)((rows + {DOWN}u - 1u - y) / {DOWN}u), scratch[y]{at}, squares[y]{at});\n    \
-         means{output}[blockIdx.y * {cols}u + col + k] = mean;\n    \
-         squares{output}[blockIdx.y * {cols}u + col + k] = total;\n"
+        "if (adds) {{\n    \
+         const u32 rows = end > first ? end - first : 0u;\n    \
+         float n = 0.0f, mean = 0.0f, total = 0.0f;\n    \
+         for (u32 y = 0; y < {down}u; ++y)\n        \
+         merge_moments(n, mean, total, (float)((rows + {down}u - 1u - y) / {down}u), scratch[y][place], squares[y][place]);\n    \
+         means{output}[blockIdx.y * {cols}u + own] = mean;\n    \
+         squares{output}[blockIdx.y * {cols}u + own] = total;\n}}\n"
     );
-    let merge = for_lanes(width, &merge);
-    let rows = "const u32 rows = end > first ? end - first : 0u;\n";
-    let merge = format!("if (threadIdx.y == 0 && col < {cols}u) {{\n{}}}\n", indented(&(rows.to_owned() + &merge)));
     format!("{}__syncthreads();\n{merge}", for_lanes(width, &put))
 }
 
 /// Adds what the threads of each column summed.
-fn add_threads(sum: &Sum, width: Width, cols: usize) -> String {
+fn add_threads(sum: &Sum, width: Width, Block { across, down }: Block, cols: usize) -> String {
     let output = sum.output;
-    let put = format!("    scratch[threadIdx.y][k * {ACROSS} + threadIdx.x] = s{output}[k];\n");
+    let put = format!("    scratch[threadIdx.y][k * {across} + threadIdx.x] = s{output}[k];\n");
     let add = format!(
-        "    float total = 0.0f;\n    for (int y = 0; y < {DOWN}; ++y) total += scratch[y][k * {ACROSS} + threadIdx.x];\n    \
-         partial{output}[blockIdx.y * {cols}u + col + k] = total;\n"
+        "if (adds) {{\n    float total = 0.0f;\n    \
+         for (u32 y = 0; y < {down}u; ++y) total += scratch[y][place];\n    \
+         partial{output}[blockIdx.y * {cols}u + own] = total;\n}}\n"
     );
-    let add = format!("if (threadIdx.y == 0 && col < {cols}u) {{\n{}}}\n", indented(&for_lanes(width, &add)));
     format!("{}__syncthreads();\n{add}", for_lanes(width, &put))
 }
 
 /// Adds `parts` rows for each of `groups`: `[groups, parts, cols]` to `[groups, cols]`.
 fn finish(name: &str, cols: usize, groups: usize, parts: usize) -> Kernel {
-    let elements = groups * cols;
-    let body = format!(
-        "const u32 i = blockIdx.x * {THREADS}u + threadIdx.x;\n\
-         if (i >= {elements}u) return;\n\
-         const u32 group = i / {cols}u, col = i % {cols}u;\n\
+    let block = Block::of_parts(parts);
+    let Block { across, down } = block;
+    let mut body = format!(
+        "const u32 col = blockIdx.x * {across}u + threadIdx.x;\n\
          float total = 0.0f;\n\
-         for (u32 part = 0; part < {parts}u; ++part) total += partial[(group * {parts}u + part) * {cols}u + col];\n\
-         sum[i] = total;\n"
+         if (col < {cols}u) {{\n\
+         #pragma unroll 4\n    \
+         for (u32 part = threadIdx.y; part < {parts}u; part += {down}u)\n        \
+         total += partial[(blockIdx.y * {parts}u + part) * {cols}u + col];\n}}\n"
     );
+    if down > 1 {
+        body += &format!(
+            "__shared__ float totals[{down}][{across}];\n\
+             totals[threadIdx.y][threadIdx.x] = total;\n\
+             __syncthreads();\n\
+             if (threadIdx.y != 0) return;\n\
+             for (u32 y = 1; y < {down}u; ++y) total += totals[y][threadIdx.x];\n"
+        );
+    }
+    body += &format!("if (col < {cols}u) sum[blockIdx.y * {cols}u + col] = total;\n");
+    let elements = groups * cols;
     let parameters =
         vec![Parameter::input("partial", DType::F32, elements * parts), Parameter::output("sum", DType::F32, elements)];
-    let blocks = [elements.div_ceil(THREADS) as u32, 1, 1];
-    Kernel::new(name, parameters, blocks, [THREADS as u32, 1, 1], &indented(&body))
+    let blocks = [cols.div_ceil(across) as u32, groups as u32, 1];
+    Kernel::new(name, parameters, blocks, block.threads(), &indented(&body))
 }
 
 /// Puts together the moments of all parts: `[parts, cols]` twice to `[cols]` twice.
 fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) -> Kernel {
     let in_group = rows / cut.groups;
+    let block = Block::of_parts(cut.all());
+    let Block { across, down } = block;
     let body = format!(
-        "const u32 col = blockIdx.x * {THREADS}u + threadIdx.x;\n\
-         if (col >= {cols}u) return;\n\
+        "const u32 col = blockIdx.x * {across}u + threadIdx.x;\n\
          float n = 0.0f, middle = 0.0f, total = 0.0f;\n\
-         for (u32 part = 0; part < {all}u; ++part) {{\n\
-         \x20   const u32 first = part % {parts}u * {rows}u;\n\
-         \x20   const u32 count = first >= {in_group}u ? 0u : {in_group}u - first < {rows}u ? {in_group}u - first : {rows}u;\n\
-         \x20   merge_moments(n, middle, total, (float)count, means[part * {cols}u + col], squares[part * {cols}u + col]);\n\
-         }}\n\
+         if (col < {cols}u) {{\n\
+         #pragma unroll 4\n    \
+         for (u32 part = threadIdx.y; part < {all}u; part += {down}u) {{\n        \
+         const u32 first = part % {parts}u * {rows}u;\n        \
+         const u32 count = first >= {in_group}u ? 0u : {in_group}u - first < {rows}u ? {in_group}u - first : {rows}u;\n        \
+         merge_moments(n, middle, total, (float)count, means[part * {cols}u + col], squares[part * {cols}u + col]);\n    }}\n}}\n\
+         __shared__ float counts[{down}][{across}], middles[{down}][{across}], totals[{down}][{across}];\n\
+         counts[threadIdx.y][threadIdx.x] = n;\n\
+         middles[threadIdx.y][threadIdx.x] = middle;\n\
+         totals[threadIdx.y][threadIdx.x] = total;\n\
+         __syncthreads();\n\
+         if (threadIdx.y != 0 || col >= {cols}u) return;\n\
+         for (u32 y = 1; y < {down}u; ++y)\n    \
+         merge_moments(n, middle, total, counts[y][threadIdx.x], middles[y][threadIdx.x], totals[y][threadIdx.x]);\n\
          mean[col] = middle;\n\
          variance[col] = total / n;\n",
         all = cut.all(),
@@ -228,6 +293,6 @@ fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) -> Kernel {
         Parameter::output("mean", DType::F32, cols),
         Parameter::output("variance", DType::F32, cols),
     ];
-    let blocks = [cols.div_ceil(THREADS) as u32, 1, 1];
-    Kernel::new(name, parameters, blocks, [THREADS as u32, 1, 1], &indented(&body))
+    let blocks = [cols.div_ceil(across) as u32, 1, 1];
+    Kernel::new(name, parameters, blocks, block.threads(), &indented(&body))
 }

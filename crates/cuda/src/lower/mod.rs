@@ -41,7 +41,7 @@ impl CudaTarget {
         pitch_of_16_bits: 1,
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: true,
-        convolutions_give_16_bits: true,
+        products_give_16_bits: true,
         prologue: None,
     };
 }
@@ -244,8 +244,12 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
             Ok(Lowered::one("max pooling", 1, kernel))
         }
         Op::MaxPool2dGrad(grad) => {
-            let kernel = kernels::pooling::max_grad(types[0].dtype, &grad.pool.geometry(&types[0].shape)?);
-            Ok(Lowered::one("gradient of max pooling", 3, kernel))
+            let kernels = kernels::pooling::max_grad(types[0].dtype, &grad.pool.geometry(&types[0].shape)?);
+            let mut lowered = Lowered::named("gradient of max pooling");
+            let places = lowered.scratch_of(kernels.place_type, types[1].shape.elements());
+            lowered.launch(kernels.places, [Place::Input(0), Place::Input(1), places]);
+            lowered.launch(kernels.gather, [places, Place::Input(2), Place::Output(0)]);
+            Ok(lowered)
         }
         Op::AvgPool2d(pool) => {
             let geometry = pool.geometry(&types[0].shape)?;

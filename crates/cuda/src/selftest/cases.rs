@@ -1,7 +1,7 @@
 //! Kernels of every kind that the generator makes, on shapes that reach every path of theirs, and those of single operations.
 
-use super::{attention, operations};
 use super::case::{Case, Expected, tolerance};
+use super::{attention, operations};
 use crate::kgen::{AdamW, KernelError, Launch, Operand, STEP_NUMBERS, Segment};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};

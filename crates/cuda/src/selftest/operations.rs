@@ -118,7 +118,7 @@ fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, Ker
                 let known = offsets.iter().position(|&known| known == offset);
                 Operand::Scratch(known.unwrap_or_else(|| {
                     offsets.push(offset);
-                    work.scratch.push(bytes / 4);
+                    work.scratch.push(bytes.div_ceil(4));
                     offsets.len() - 1
                 }))
             }

@@ -481,7 +481,7 @@ impl OpRule for Conv2dWeightGrad {
     }
 
     fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
-        let is_rounded = rules.convolutions_give_16_bits;
+        let is_rounded = rules.products_give_16_bits;
         let result = if is_rounded { LowResult::Rounded } else { LowResult::Unchanged };
         self.conv.mixed_precision_giving(rules, result)
     }

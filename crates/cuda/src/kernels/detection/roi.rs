@@ -1,7 +1,7 @@
 //! Features of regions, and their gradient. A plan of each region has its map, and for each axis the pixels that a bin reads and their
 //! weights. The gradient is gathered: each element of a map goes through the regions that touch its stripe of lines, in their order.
 
-use super::{Work, check, counts, doubles, flags, float_input, for_each, input, output, report};
+use super::{Work, by_blocks, check, counts, doubles, flags, float_input, for_each, input, output, report};
 use crate::kgen::{Kernel, Operand, Parameter, c_type};
 use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiSamples};
 use bessemer_ir::{DType, TensorType};
@@ -12,6 +12,8 @@ const HEAD: usize = 2;
 const RANGE: usize = 2;
 /// Lines of a map that have one list of regions.
 const LINES: usize = 8;
+/// Threads that make a list.
+const LISTING: usize = 256;
 
 /// The axis `axis` of the region `roi`, as `RoiAlign` defines it.
 const AXIS: &str = "\
@@ -104,17 +106,28 @@ for (int y = row == 0u ? 0 : ends_down[row - 1u]; y < ends_down[row]; ++y)
 store<ELEMENT, LANES>(features + i * LANES, sums);
 ";
 
-/// The regions of the image and the map that touch a stripe, behind their number.
+/// The regions of the image and the map that touch a stripe, in their order, behind their number: a stripe a block, whose threads
+/// have regions that follow each other.
 const LIST: &str = "\
-const u32 image = i / STRIPES, line = i % STRIPES * LINES;
-int* const list = lists + i * (ROIS + 1u);
-int count = 0;
-for (u32 roi = 0; roi < ROIS; ++roi) {
+__shared__ u32 counts[THREADS];
+const u32 image = blockIdx.x / STRIPES, line = blockIdx.x % STRIPES * LINES;
+int* const list = lists + blockIdx.x * (ROIS + 1u);
+const u32 each = (ROIS + THREADS - 1u) / THREADS, first = threadIdx.x * each;
+const u32 end = first + each < ROIS ? first + each : ROIS;
+const auto touches = [=](u32 roi) {
     const int* const plan = plans + roi * PLAN;
-    if (plan[0] != (int)LEVEL || plan[1] != (int)image) continue;
-    if (plan[DOWN] < (int)(line + LINES) && plan[DOWN + 1u] > (int)line) list[++count] = (int)roi;
-}
-list[0] = count;
+    if (plan[0] != (int)LEVEL || plan[1] != (int)image) return false;
+    return plan[DOWN] < (int)(line + LINES) && plan[DOWN + 1u] > (int)line;
+};
+u32 count = 0;
+for (u32 roi = first; roi < end; ++roi) count += touches(roi) ? 1u : 0u;
+counts[threadIdx.x] = count;
+__syncthreads();
+u32 at = 1;
+for (u32 thread = 0; thread < threadIdx.x; ++thread) at += counts[thread];
+for (u32 roi = first; roi < end; ++roi)
+    if (touches(roi)) list[at++] = (int)roi;
+if (threadIdx.x == THREADS - 1u) list[0] = (int)at - 1;
 ";
 
 const GATHER: &str = "\
@@ -302,9 +315,9 @@ pub(crate) fn align_grad(op: &RoiAlignGrad, types: &[&TensorType]) -> Work {
         let stripes = op.maps[level][0].div_ceil(LINES);
         let words = of.batch * stripes * (of.rois + 1);
         let lists = work.scratch(words);
-        let text = of.constants() + &counts(&[("STRIPES", stripes), ("LEVEL", level)]) + LIST;
+        let text = of.constants() + &counts(&[("STRIPES", stripes), ("LEVEL", level), ("THREADS", LISTING)]) + LIST;
         let parameters = vec![of.plans_input(), output("lists", words)];
-        work.launch(for_each("list_regions", parameters, of.batch * stripes, &text), [plans, lists]);
+        work.launch(by_blocks("list_regions", parameters, of.batch * stripes, LISTING, &text), [plans, lists]);
         work.launch(gather(&of, level, stripes), [Operand::Input(0), plans, lists, Operand::Output(level)]);
     }
     work

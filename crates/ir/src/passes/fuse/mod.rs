@@ -18,7 +18,7 @@ pub use missed::{NearMiss, Reason, near_misses};
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Value};
-use crate::ops::{FusedOp, Producer, Product, RecomputeCost, RowSum};
+use crate::ops::{FusedOp, Producer, RecomputeCost, RowSum};
 use crate::passes::recompute::is_recomputed;
 use crate::rules::Rules;
 use crate::shape::Shape;
@@ -94,7 +94,7 @@ struct Cluster {
 struct Fuser<'a> {
     graph: &'a Graph,
     fuse: bool,
-    convolutions_give_16_bits: bool,
+    products_give_16_bits: bool,
     consumers: Vec<Vec<NodeId>>,
     is_result: HashSet<Value>,
     /// How fusions compute each node, if they do.
@@ -123,7 +123,7 @@ impl<'a> Fuser<'a> {
         Fuser {
             graph,
             fuse,
-            convolutions_give_16_bits: rules.convolutions_give_16_bits,
+            products_give_16_bits: rules.products_give_16_bits,
             consumers: graph.consumers(),
             is_result: graph.roots().collect(),
             domains: domains(graph, &fused),
@@ -577,8 +577,7 @@ impl<'a> Fuser<'a> {
     /// Whether the kernel of a product gives no more than the 16 bits of its operands.
     fn gives_16_bits(&self, product: NodeId) -> bool {
         let node = self.graph.node(product);
-        let is_convolution = || !matches!(node.op.product(), None | Some(Product::Matmul(_)));
-        self.convolutions_give_16_bits && is_convolution() && self.graph.dtype(node.inputs[0]).size() == 2
+        self.products_give_16_bits && node.op.product().is_some() && self.graph.dtype(node.inputs[0]).size() == 2
     }
 
     /// Whether a value is the output of a kernel that can run a fusion on the blocks it finishes.
