@@ -215,7 +215,7 @@ fn the_programme_goes_on_where_it_ended() {
         "# What was found on NVIDIA H200 (mock)",
         "| resnet20-cifar, inference | 1 | fp32 |",
         "### bert-tiny, inference, batch 1, bf16",
-        "| bessemer (fused) |",
+        "| bessemer (fused)",
         "| resnet20-cifar | fp32 | 5 |",
         "steps passed.",
     ] {

@@ -69,9 +69,10 @@ fn machine(outcomes: &[Outcome], text: &mut String) {
         ],
         ["system".to_owned(), word(&found["machine"]["os"])],
     ];
-    for library in found["cuda"]["libraries"].as_array().into_iter().flatten() {
-        rows.push([word(&library["name"]), word(&library["version"])]);
-    }
+    let libraries = found["cuda"]["libraries"].as_array().into_iter().flatten();
+    rows.extend(
+        libraries.filter_map(|library| Some([word(&library["name"]), library["version"].as_str()?.to_owned()])),
+    );
     table(text, ["what", "found"], rows);
 }
 
