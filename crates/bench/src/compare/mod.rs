@@ -138,12 +138,12 @@ const LOGS: &str = "logs";
 
 /// Looks at the machine, and keeps what was seen beside the results.
 fn look(options: &Options) -> Result<Examination, CompareError> {
-    let device = options.device.open()?;
-    let machine = Examination {
-        machine: Machine::look(&*device),
-        limits: Limits::measure(&*device),
-        ..examine(&options.device)?
-    };
+    let mut machine = examine(&options.device)?;
+    // What was looked at are the processors.
+    if options.device.kind != DeviceKind::Cpu {
+        let device = options.device.open()?;
+        (machine.machine, machine.limits) = (Machine::look(&*device), Limits::measure(&*device));
+    }
     let path = options.folder.join(MACHINE_FILE);
     let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
     fs::write(&path, text).map_err(CompareError::at(&path))?;

@@ -114,8 +114,8 @@ enum Work {
     SelfTest,
     /// With more words of `train`.
     Steps(&'static [StepsOf], &'static str),
-    /// Words of `bench`.
-    Speed(String),
+    /// Words of `bench`: the mode, the step, and how often it is measured.
+    Speed(&'static str, String, &'static str),
     /// Words of `compare`.
     Beside(String),
 }
@@ -143,33 +143,37 @@ const LOGS: &str = "logs";
 fn parts(small: bool) -> Vec<Part> {
     let part = |name, seconds, work| Part { name, limit: Duration::from_secs(seconds), work };
     if small {
-        let step = "--warmup 0 --steps 1 --repeat 1 --batch-size 1";
+        let counts = "--warmup 0 --steps 1 --repeat 1";
         let bert = "bert-tiny --mode infer --sequence-length 8 --predictions 1 --precision bf16";
         return vec![
             part("machine", 60, Work::Doctor),
-            part("resnet20", 200, Work::Speed(format!("infer resnet20-cifar {step}"))),
-            part("bert beside PyTorch", 200, Work::Beside(format!("{bert} {step}"))),
+            part("resnet20", 200, Work::Speed("infer", "resnet20-cifar --batch-size 1".to_owned(), counts)),
+            part("bert beside PyTorch", 200, Work::Beside(format!("{bert} --batch-size 1 {counts}"))),
             part("steps", 300, Work::Steps(&STEPS[..1], FEW_PIXELS)),
             part("self-test", 300, Work::SelfTest),
         ];
     }
-    let speed = |words: &str| Work::Speed(format!("{words} {COUNTS}"));
+    let speed = |mode, step: &str| Work::Speed(mode, step.to_owned(), COUNTS);
     let beside = |words: &str| Work::Beside(format!("{words} {COUNTS}"));
     let resnet = "resnet50 --batch-size 256 --precision fp16";
     let bert = "bert-base --batch-size 256 --sequence-length 128 --precision bf16";
     let squad = "electra-base-squad --batch-size 32 --sequence-length 384 --precision bf16";
     vec![
         part("machine", 20, Work::Doctor),
-        part("ResNet-50", 60, speed(&format!("train {resnet}"))),
+        part("ResNet-50", 60, speed("train", resnet)),
         part("ResNet-50 beside PyTorch", 240, beside(&format!("{resnet} --mode train"))),
-        part("BERT-base", 60, speed(&format!("train {bert}"))),
+        part("BERT-base", 60, speed("train", bert)),
         part("BERT-base beside PyTorch", 240, beside(&format!("{bert} --mode train"))),
         part("steps", 60, Work::Steps(STEPS, "")),
-        part("ELECTRA-base", 60, speed("train electra-base --batch-size 128 --sequence-length 128 --precision bf16")),
-        part("EfficientDet-D0", 60, speed("train efficientdet-d0 --batch-size 64 --precision fp16")),
-        part("Mask R-CNN", 60, speed("train mask-rcnn --batch-size 8 --precision fp16")),
+        part(
+            "ELECTRA-base",
+            60,
+            speed("train", "electra-base --batch-size 128 --sequence-length 128 --precision bf16"),
+        ),
+        part("EfficientDet-D0", 60, speed("train", "efficientdet-d0 --batch-size 64 --precision fp16")),
+        part("Mask R-CNN", 60, speed("train", "mask-rcnn --batch-size 8 --precision fp16")),
         part("self-test", 120, Work::SelfTest),
-        part("ResNet-50 inference", 40, speed(&format!("infer {resnet}"))),
+        part("ResNet-50 inference", 40, speed("infer", resnet)),
         part("ResNet-50 inference beside PyTorch", 200, beside(&format!("{resnet} --mode infer"))),
         part("ELECTRA-base on questions beside PyTorch", 200, beside(&format!("{squad} --mode train"))),
     ]
@@ -185,6 +189,8 @@ pub fn run(options: &Options, runner: &Runner, notify: &mut dyn FnMut(&str)) -> 
         let folder = options.folder.join(name);
         fs::create_dir_all(&folder).map_err(at(&folder))?;
     }
+    let report = options.folder.join("report.md");
+    let save = |outcomes: &[Outcome]| fs::write(&report, report::markdown(outcomes)).map_err(at(&report));
     let (mut outcomes, mut left) = (Vec::new(), Vec::new());
     for part in parts(options.small) {
         let path = options.folder.join(PARTS).join(format!("{}.json", word(part.name)));
@@ -207,11 +213,9 @@ pub fn run(options: &Options, runner: &Runner, notify: &mut dyn FnMut(&str)) -> 
         let text = serde_json::to_string_pretty(&outcome).expect("an outcome has string keys");
         fs::write(&path, text).map_err(at(&path))?;
         outcomes.push(outcome);
-        let report = options.folder.join("report.md");
-        fs::write(&report, report::markdown(&outcomes)).map_err(at(&report))?;
+        save(&outcomes)?;
     }
-    let report = options.folder.join("report.md");
-    fs::write(&report, report::markdown(&outcomes)).map_err(at(&report))?;
+    save(&outcomes)?;
     let failed = outcomes.iter().filter(|outcome| outcome.problem.is_some()).count();
     Ok(Summary { report, done: outcomes.len(), failed, left })
 }
@@ -256,7 +260,7 @@ impl Programme<'_> {
                 let beside = |(number, of): (usize, &StepsOf)| self.steps(part.name, deadline, number, of, more);
                 models.iter().enumerate().map(beside).collect::<Result<_, _>>().map(Found::Steps)
             }
-            Work::Speed(words) => self.speed(part.name, deadline, words),
+            Work::Speed(mode, step, counts) => self.speed(part.name, deadline, mode, step, counts),
             Work::Beside(words) => self.beside(part.name, deadline, words),
         };
         let (found, problem) = match found {
@@ -321,15 +325,15 @@ impl Programme<'_> {
         })
     }
 
-    fn speed(&self, part: &str, deadline: Instant, words: &str) -> Result<Found, Failure> {
-        let said = self.say(part, deadline, &format!("bench {words} --profile --json --quiet"), true)?;
+    fn speed(&self, part: &str, deadline: Instant, mode: &str, step: &str, counts: &str) -> Result<Found, Failure> {
+        let words = format!("bench {mode} {step} {counts} --profile --json --quiet");
+        let said = self.say(part, deadline, &words, true)?;
         let line = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
         let event: Event = serde_json::from_str(line).map_err(|error| failed(&error))?;
         let EventBody::Bench(result) = event.body else { return Err(failed(&"`bench` gave no result")) };
         let sheet = ["H200", "H100", "A100"].into_iter().find(|name| result.device_name.contains(name));
         let mut predicted = Predicted { sheet: sheet.unwrap_or_default().to_lowercase(), seconds: None };
-        if sheet.is_some() && words.starts_with("train ") {
-            let step = words.trim_start_matches("train ").split(" --warmup").next().unwrap_or_default();
+        if sheet.is_some() && mode == "train" {
             let words = format!("explain {step} --sheet {} --json", predicted.sheet);
             let explained = json(self.say(part, deadline, &words, true)?)?;
             predicted.seconds = explained["predicted"]["all"]["seconds"].as_f64();

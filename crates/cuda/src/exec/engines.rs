@@ -22,7 +22,7 @@ const COMPILED: usize = 2;
 const BATCHES: usize = 3;
 const BATCH: Duration = Duration::from_millis(1);
 const MOST_LAUNCHES: u128 = 10;
-/// Engines that take so many times the fastest one's time are not measured further.
+/// An engine slower than the fastest one so far by more than this factor is timed once.
 const HOPELESS: u32 = 3;
 
 /// One pass of a convolution of operands of one type.

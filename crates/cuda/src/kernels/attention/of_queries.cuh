@@ -1,6 +1,6 @@
 // A block has 64 queries of a list, 16 a warp, and goes over the keys by 64. It also rounds the output's gradient, which the kernel of
-// the keys reads, and takes the sums of what is
-// rounded with the output: where a probability is 1, its product and this sum are the same.
+// the keys reads, and takes the sums of what is rounded with the output: where a probability is 1, its product and this sum are the
+// same.
 const u32 list = blockIdx.x / QUERY_BLOCKS, first_query = blockIdx.x % QUERY_BLOCKS * 64;
 const u32 b = list / HEADS, h = list % HEADS;
 const u32 first_of_keys = (b * KEYS * HEADS + h) * DEPTH;
