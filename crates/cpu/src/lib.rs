@@ -15,6 +15,7 @@ pub mod index;
 pub mod isa;
 mod kernel;
 pub mod layout;
+mod number;
 mod parts;
 pub mod peak;
 pub mod pool2d;

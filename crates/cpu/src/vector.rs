@@ -5,6 +5,7 @@
 //! `exp`, `log`, `tanh`, `sin`, `cos` are those of S. Moshier's Cephes library (single precision), with argument reduction
 //! after Cody and Waite. Errors are below 2.5 units in the last place (`sin`, `cos`: for arguments below 1e6; `erf`: 7).
 
+use crate::number::Number;
 use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 
@@ -77,10 +78,14 @@ pub fn exp_fused(x: f32) -> f32 {
 
 /// `2^f` for `f` in -0.5 to 0.5, with fused operations: within 2e-7 of the exact value, and 1 for 0.
 #[inline(always)]
-fn power_fused(f: f32) -> f32 {
-    let coefficients: [f32; 6] =
-        [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
-    coefficients[1..].iter().fold(coefficients[0], |power, &c| power.mul_add(f, c))
+fn power_fused<N: Number>(f: N) -> N {
+    const FIRST: f32 = 1.326_473_9e-3;
+    const OTHERS: [f32; 5] = [9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
+    let mut power = f.of(FIRST);
+    for c in OTHERS {
+        power = power.fused(f, f.of(c));
+    }
+    power
 }
 
 #[inline(always)]
@@ -114,29 +119,18 @@ pub(crate) fn log(x: f32) -> f32 {
 
 /// `1 / (1 + exp(-x))`, with fused operations; 0 below -87.
 #[inline(always)]
-pub(crate) fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid<N: Number>(x: N) -> N {
     const LEAST: f32 = -87.0;
     const LOG2_E_LOW: f32 = (std::f64::consts::LOG2_E - std::f32::consts::LOG2_E as f64) as f32;
-    let vanishes = x < LEAST;
-    let y = -x.abs();
-    let y = if y < LEAST { LEAST } else { y };
-    let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let f = y.mul_add(LOG2_E_LOW, y.mul_add(std::f32::consts::LOG2_E, ROUND - shifted));
-    // The lowest bits of `shifted` are the rounded exponent.
-    let small = power_fused(f) * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
-    let above = if x < 0.0 { small } else { 1.0 };
-    (if vanishes { 0.0 } else { above }) * recip_of_1_to_2(1.0 + small)
-}
-
-/// `1 / x` for `x` in 1 to 2, exact at both ends, with fused operations, which take less time than a division: two steps of Newton's
-/// method from the quadratic polynomial of the least relative error, 1 / 99.
-#[inline(always)]
-fn recip_of_1_to_2(x: f32) -> f32 {
-    let mut y = (32.0f32 / 99.0).mul_add(x, -144.0 / 99.0).mul_add(x, 210.0 / 99.0);
-    for _ in 0..2 {
-        y = y.mul_add((-x).mul_add(y, 1.0), y);
-    }
-    y
+    let (log2_e, round) = (x.of(-std::f32::consts::LOG2_E), x.of(ROUND));
+    let y = x.at_least(LEAST).at_most(-LEAST);
+    // Its lowest bits are the rounded exponent.
+    let shifted = y.fused(log2_e, round);
+    let f = y.fused(x.of(-LOG2_E_LOW), y.fused(log2_e, round.minus(shifted)));
+    // A product, as what is not a number is to stay that.
+    let power = power_fused(f).times(x.of(1.0).scaled(shifted));
+    let above = x.of(1.0).plus(power).reciprocal();
+    x.choose_below(LEAST, x.of(0.0), above)
 }
 
 #[inline(always)]
@@ -494,6 +488,9 @@ fn convert<A: Copy, B>(src: &[A], dst: &mut [B], f: impl Fn(A) -> B) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::Isa;
+    use crate::number::Vector;
+    use crate::simd::{Simd, SimdOp, dispatch};
 
     #[test]
     fn exponentials_of_numbers_below_zero() {
@@ -514,6 +511,34 @@ mod tests {
         assert_eq!(exp_nonpositive(-88.0), 0.0);
     }
 
+    /// In vectors of every instruction set they have the bits of the function of one number.
+    #[test]
+    fn sigmoids_of_vectors_equal_those_of_numbers() {
+        struct Sigmoids<'a>(&'a mut [f32]);
+        impl SimdOp for Sigmoids<'_> {
+            type Output = ();
+            #[inline(always)]
+            unsafe fn run<S: Simd>(self) {
+                for x in self.0.chunks_exact_mut(S::LANES) {
+                    // SAFETY: the promise of `dispatch`; a chunk is a vector.
+                    unsafe { S::store(x.as_mut_ptr(), sigmoid(Vector::<S>::new(S::load(x.as_ptr()))).get()) };
+                }
+            }
+        }
+        let mut values: Vec<f32> = (-95_000..95_000).map(|i| i as f32 * 1e-3).collect();
+        values.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30, -1e30, 1e-40]);
+        values.resize(values.len().next_multiple_of(16), 1.0);
+        for isa in Isa::available() {
+            let mut got = values.clone();
+            // SAFETY: the operation asks for nothing else.
+            unsafe { dispatch(isa, Sigmoids(&mut got)) };
+            for (&x, got) in values.iter().zip(got) {
+                let want = sigmoid(x);
+                assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{isa}: {x}: {got}, {want}");
+            }
+        }
+    }
+
     #[test]
     fn sigmoids_are_good_to_the_last_places() {
         for i in -86_999..87_000 {
@@ -521,8 +546,8 @@ mod tests {
             let (got, exact) = (f64::from(sigmoid(x)), 1.0 / (1.0 + (-f64::from(x)).exp()));
             assert!((got - exact).abs() <= 4e-7 * exact, "sigmoid({x}) is {got}, not {exact}");
         }
-        assert_eq!([0.0, -0.0, 20.0, f32::INFINITY].map(sigmoid), [0.5, 0.5, 1.0, 1.0]);
-        assert_eq!([-87.1, f32::MIN, f32::NEG_INFINITY].map(sigmoid), [0.0; 3]);
+        assert_eq!([0.0, -0.0, 20.0, f32::INFINITY].map(sigmoid::<f32>), [0.5, 0.5, 1.0, 1.0]);
+        assert_eq!([-87.1, f32::MIN, f32::NEG_INFINITY].map(sigmoid::<f32>), [0.0; 3]);
         assert!([0x7FC0_0000, 0x7FC0_0001, 0xFFFF_FFFF].map(f32::from_bits).iter().all(|&x| sigmoid(x).is_nan()));
     }
 }

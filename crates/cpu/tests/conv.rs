@@ -190,7 +190,8 @@ fn operands_of_16_bits() {
     }
 }
 
-/// Inputs that are scaled while they are read are those that were scaled before, bit for bit; the padding is zeros.
+/// Inputs that are scaled while they are read, by channels or by channels of each image, are those that were scaled before, bit for
+/// bit; the padding is zeros.
 #[test]
 fn affine_inputs() {
     let mut random = Random(12);
@@ -201,12 +202,15 @@ fn affine_inputs() {
         let d = conv(2, [9, 11], [channels, 37], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
         let mut case = Case::new(&mut random, d);
         let plain = case.operands.x.clone();
-        let (scale, shift) = (random.vector(channels), random.vector(channels));
+        let by_image = kernel == 1;
+        let (scale, shift) = (random.vector(if by_image { d.n * channels } else { channels }), random.vector(channels));
+        let image = plain.len() / d.n;
         for (i, x) in case.operands.x.iter_mut().enumerate() {
-            *x = *x * scale[i % channels] + shift[i % channels];
+            let own = if by_image { i / image * channels } else { 0 };
+            *x = *x * scale[own + i % channels] + shift[i % channels];
             *x = if relu { x.max(0.0) } else { *x };
         }
-        let x = Input::affine(&plain, Affine { scale: &scale, shift: &shift, relu });
+        let x = Input::affine(&plain, Affine { scale: &scale, by_image, shift: &shift, relu });
         for isa in Isa::available() {
             let (ctx, expected) = (Ctx::alone(isa, &pool), case.run(isa, &pool));
             let nan = |len: usize| vec![f32::NAN; len];

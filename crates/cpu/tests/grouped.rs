@@ -7,11 +7,15 @@ use bessemer_cpu::conv::grouped::{
     GroupedDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_row_blocks,
     forward_scratch_len, weight_grad, weight_grad_scratch_len,
 };
-use bessemer_cpu::gemm::{Ctx, Output};
+use bessemer_cpu::gemm::{Activation, Ctx, Epilogue, Output, Store};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
+use bessemer_cpu::vector;
+use bessemer_ir::DType;
+use bessemer_ir::ops::pointwise::UnaryKind;
 use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
+use std::ops::Range;
 
 struct Case {
     d: GroupedDesc,
@@ -112,6 +116,68 @@ fn network_shapes() {
                 for pads in [[[kernel / 2; 2]; 2], [[kernel / 2 - 1; 2], [kernel / 2; 2]], [[0; 2]; 2]] {
                     let d = grouped([2, size, size], [channels, 1, 1], [kernel; 2], [stride; 2], [1; 2], pads);
                     Case::new(&mut random, d.expect("the window fits")).check();
+                }
+            }
+        }
+    }
+}
+
+/// A store that is left to the convolution, and what remains to be done with its blocks.
+struct Stored {
+    store: Store,
+    coverage: Coverage,
+}
+
+impl Epilogue for Stored {
+    fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>) {
+        panic!("the convolution stores by itself");
+    }
+
+    fn as_store(&self) -> Option<&Store> {
+        Some(&self.store)
+    }
+
+    fn stored_block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
+        self.coverage.block(worker, block, rows, cols);
+    }
+}
+
+/// What depthwise convolutions store is, bit for bit, what follows them computes from their results.
+#[test]
+fn depthwise_convolutions_store_what_follows_them() {
+    let mut random = Random(15);
+    for (size, channels, kernel, stride) in [(9, 208, 3, 1), (14, 31, 5, 2), (31, 16, 3, 2), (5, 7, 5, 1)] {
+        let d = grouped([2, size, size], [channels, 1, 1], [kernel; 2], [stride; 2], [1; 2], [[kernel / 2; 2]; 2]);
+        let case = Case::new(&mut random, d.expect("the window fits"));
+        let (d, Operands { x, w, .. }) = (&case.d, &case.operands);
+        let bias = random.vector(channels);
+        let pool = ThreadPool::new(2);
+        for isa in Isa::available() {
+            let ctx = Ctx::alone(isa, &pool);
+            let mut plain = vec![f32::NAN; d.output_len()];
+            forward(ctx, d, x, w, Output::new(&mut plain), &mut [], None);
+            for activation in [Activation::None, Activation::Relu, Activation::Swish] {
+                let mut stored = vec![f32::NAN; d.output_len()];
+                let store = Store {
+                    bias: Some(bias.as_ptr()),
+                    addend: None,
+                    activation,
+                    output: stored.as_mut_ptr().cast(),
+                    output_type: DType::F32,
+                };
+                let coverage = Coverage::new(d.output_len() / channels, channels, forward_row_blocks(d));
+                let epilogue = Stored { store, coverage };
+                let mut sums = vec![f32::NAN; d.output_len()];
+                forward(ctx, d, x, w, Output::new(&mut sums), &mut [], Some(&epilogue));
+                epilogue.coverage.assert_once();
+                for (i, (&got, &sum)) in stored.iter().zip(&plain).enumerate() {
+                    let sum = sum + bias[i % channels];
+                    let want = match activation {
+                        Activation::None => sum,
+                        Activation::Relu => sum.max(0.0),
+                        Activation::Swish => sum * vector::unary(UnaryKind::Sigmoid, sum),
+                    };
+                    assert_eq!(got.to_bits(), want.to_bits(), "{isa} {activation:?} {d:?}: element {i}: {got}, {want}");
                 }
             }
         }

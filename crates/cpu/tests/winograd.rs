@@ -161,11 +161,14 @@ fn affine_inputs() {
     for (hw, channels, pads) in cases {
         let mut case = Case::new(&mut random, conv(2, hw, [channels, 24], pads).unwrap(), Direction::Forward);
         let plain = case.input.clone();
-        let (scale, shift) = (random.vector(channels), random.vector(channels));
+        let by_image = channels == 37;
+        let (scale, shift) = (random.vector(if by_image { 2 * channels } else { channels }), random.vector(channels));
+        let image = plain.len() / 2;
         for (i, x) in case.input.iter_mut().enumerate() {
-            *x = (*x * scale[i % channels] + shift[i % channels]).max(0.0);
+            let own = if by_image { i / image * channels } else { 0 };
+            *x = (*x * scale[own + i % channels] + shift[i % channels]).max(0.0);
         }
-        let input = Input::affine(&plain, Affine { scale: &scale, shift: &shift, relu: true });
+        let input = Input::affine(&plain, Affine { scale: &scale, by_image, shift: &shift, relu: true });
         for isa in Isa::available() {
             assert!(case.run_on(input, isa, 2) == case.run(isa, 2), "{isa} {:?}", case.d);
         }
@@ -265,7 +268,7 @@ fn weight_gradients_of_affine_inputs() {
         let (scale, shift) = (random.vector(channels), random.vector(channels));
         let scaled = |(i, x): (usize, &f32)| (x * scale[i % channels] + shift[i % channels]).max(0.0);
         let applied: Vec<f32> = x.iter().enumerate().map(scaled).collect();
-        let input = Input::affine(&x, Affine { scale: &scale, shift: &shift, relu: true });
+        let input = Input::affine(&x, Affine { scale: &scale, by_image: false, shift: &shift, relu: true });
         for isa in Isa::available() {
             assert!(gradient(&d, input, &dy, isa, 2) == gradient(&d, (&applied).into(), &dy, isa, 2), "{isa} {d:?}");
         }

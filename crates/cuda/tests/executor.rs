@@ -105,14 +105,17 @@ fn a_prologue_is_a_region_before_the_convolution() {
     let mut g = Graph::new();
     let (x, w) = (f32s(&mut g, "x", &[2, 5, 5, 16]), f32s(&mut g, "w", &[3, 3, 16, 8]));
     let (scale, shift) = (f32s(&mut g, "scale", &[16]), f32s(&mut g, "shift", &[16]));
+    let by_image = f32s(&mut g, "scales by image", &[2, 1, 1, 16]);
     let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
     let dy = f32s(&mut g, "dy", &[2, 5, 5, 8]);
     let products = [(Op::from(conv), w), (Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), dy)];
     for (name, (op, second)) in ["y", "dw"].into_iter().zip(products) {
         for relu in [true, false] {
-            let op = ConvWithPrologue { op: Box::new(op.clone()), relu };
-            let value = g.push1(op, &[x, second, scale, shift]).unwrap();
-            g.output(&format!("{name}, relu {relu}"), value);
+            for (scales, scale) in [("for all", scale), ("by image", by_image)] {
+                let op = ConvWithPrologue { op: Box::new(op.clone()), relu };
+                let value = g.push1(op, &[x, second, scale, shift]).unwrap();
+                g.output(&format!("{name}, relu {relu}, scales {scales}"), value);
+            }
         }
     }
     agrees(&gpu(folder), &g);

@@ -6,7 +6,7 @@ use bessemer_ir::ops::Product;
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::fusion::{Fusion, Instr};
 use bessemer_ir::ops::matmul::Matmul;
-use bessemer_ir::ops::pointwise::{Binary, BinaryKind};
+use bessemer_ir::ops::pointwise::{Binary, BinaryKind, UnaryKind};
 use bessemer_ir::ops::pool::MaxPool2d;
 use bessemer_ir::passes::fuse::{Reason, near_misses};
 use bessemer_ir::passes::recompute::Recompute;
@@ -370,6 +370,41 @@ fn norms_of_own_statistics_run_in_prologues() {
     };
     // What is not stored: the two norms.
     assert_eq!(images(&with) + 2, images(&without));
+}
+
+/// A gate of squeeze and excite is applied by the convolution that reads what it scales, and by the gradient of its weights.
+#[test]
+fn gates_run_in_prologues() {
+    let mut net = Net { graph: Graph::new(), parameters: Vec::new() };
+    let x = net.graph.input("x", Role::Feed, TensorType::f32([2, 5, 5, 16])).unwrap();
+    let conv = |net: &mut Net, name, x, cols| {
+        let channels = net.graph.shape(x).cols();
+        let w = net.parameter(name, [1, 1, channels, cols]).unwrap();
+        net.graph.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, w]).unwrap()
+    };
+    let x = conv(&mut net, "expand", x, 32);
+    let sigmoid = net.graph.unary(UnaryKind::Sigmoid, x).unwrap();
+    let x = net.graph.mul(x, sigmoid).unwrap();
+    let pooled = net.graph.mean(x, &[1, 2]).unwrap();
+    let pooled = net.graph.reshape(pooled, [2, 1, 1, 32]).unwrap();
+    let gate = conv(&mut net, "excite", pooled, 32);
+    let gate = net.graph.unary(UnaryKind::Sigmoid, gate).unwrap();
+    let gated = net.graph.mul(x, gate).unwrap();
+    let y = conv(&mut net, "project", gated, 16);
+    let square = net.graph.mul(y, y).unwrap();
+    let loss = net.graph.mean(square, &[0, 1, 2, 3]).unwrap();
+    let grads = gradients(&mut net.graph, loss, &net.parameters).unwrap();
+    for (index, grad) in grads.into_iter().enumerate() {
+        net.graph.output(&format!("gradient {index}"), grad);
+    }
+    let graph = run_passes(&net.graph, &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
+    assert_same("gates", &net.graph, &graph, 1);
+    let counts = compile(&net.graph, &NullTarget, &CompileOptions::default()).unwrap().kernel_counts();
+    let with_prologue = |name: &str| -> usize {
+        counts.iter().filter(|(kernel, _)| kernel.starts_with(name)).map(|(_, count)| count).sum()
+    };
+    // Two products: the convolution and the gradient of its weights.
+    assert_eq!(["prologue+conv2d", "prologue+conv2d_weight_grad"].map(with_prologue), [2, 1], "{counts:?}");
 }
 
 #[test]

@@ -103,17 +103,17 @@ impl Gather {
         first * self.channels..last * self.channels
     }
 
-    /// Copies `len` elements of a run, of which the first is number `start`.
+    /// Copies `len` elements of a run of an image, of which the first is number `start`.
     ///
     /// # Safety
     /// They are there, and there is room for them. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn take<S: Simd, D: RowAddress>(&self, src: TypedPtr, start: usize, len: usize, dst: D) {
+    unsafe fn take<S: Simd, D: RowAddress>(&self, image: usize, src: TypedPtr, start: usize, len: usize, dst: D) {
         // SAFETY: the caller's promise; with an affine map, a run is a pixel.
         unsafe {
             match self.affine {
                 None => dst.take::<S>(src, len),
-                Some(affine) => dst.take_affine::<S>(src, len, affine.at(start)),
+                Some(affine) => dst.take_affine::<S>(src, len, affine.of_image(image).at(start)),
             }
         }
     }
@@ -249,7 +249,7 @@ impl Gather {
                 let dst = dst.at(i * TILE_PIXEL);
                 dst.zero::<S>(TILE_PIXEL);
                 let src = self.src.offset(row.origin + line).add(valid.start);
-                self.take::<S, D>(src, valid.start, valid.len(), dst.at(valid.start));
+                self.take::<S, D>(row.image, src, valid.start, valid.len(), dst.at(valid.start));
             }
         }
     }
@@ -308,24 +308,24 @@ impl RowSource for Gather {
         let (image, p) = (line / self.y.grid, line % self.y.grid);
         let (y, x) = (self.y.start(p), self.x.start(q));
         let line = (image * self.y.size) as isize + y;
-        Row { y, x, origin: (line * self.x.size as isize + x) * self.channels as isize }
+        Row { y, x, image, origin: (line * self.x.size as isize + x) * self.channels as isize }
     }
 
     #[inline(always)]
     fn after(&self, row: Row) -> Row {
-        let Row { origin, y, x } = row;
+        let Row { origin, y, x, image } = row;
         let line = (self.x.size * self.channels) as isize;
         if x < self.x.last() {
             let step = self.x.step as isize;
-            return Row { x: x + step, y, origin: origin + step * self.channels as isize };
+            return Row { x: x + step, y, image, origin: origin + step * self.channels as isize };
         }
         let origin = origin + (self.x.base - x) * self.channels as isize;
         if y < self.y.last() {
             let step = self.y.step as isize;
-            return Row { x: self.x.base, y: y + step, origin: origin + step * line };
+            return Row { x: self.x.base, y: y + step, image, origin: origin + step * line };
         }
         let lines = self.y.size as isize + self.y.base - y;
-        Row { x: self.x.base, y: self.y.base, origin: origin + lines * line }
+        Row { x: self.x.base, y: self.y.base, image: image + 1, origin: origin + lines * line }
     }
 
     fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
@@ -355,7 +355,7 @@ impl RowSource for Gather {
                 // SAFETY: the caller's promise; all taps lie inside the image.
                 unsafe {
                     let src = self.src.offset(row.origin + ky as isize * line);
-                    self.take::<S, D>(src, 0, run_len, dst.at(ky * run_len));
+                    self.take::<S, D>(row.image, src, 0, run_len, dst.at(ky * run_len));
                 }
             }
             return;
@@ -372,7 +372,7 @@ impl RowSource for Gather {
                 let tap = (ky * self.y.tap * self.x.size + kx * self.x.tap) * self.channels;
                 let src = self.src.offset(row.origin + (tap + piece.start - run_start) as isize);
                 if inside {
-                    self.take::<S, D>(src, piece.start - run_start, piece.len(), dst);
+                    self.take::<S, D>(row.image, src, piece.start - run_start, piece.len(), dst);
                 } else {
                     let y = row.y + (ky * self.y.tap) as isize;
                     let x = row.x + (kx * self.x.tap) as isize;
@@ -381,7 +381,8 @@ impl RowSource for Gather {
                     let end = (run_start + valid.end).clamp(start, piece.end);
                     dst.zero::<S>(start - piece.start);
                     let inner = dst.at(start - piece.start);
-                    self.take::<S, D>(src.add(start - piece.start), start - run_start, end - start, inner);
+                    let src = src.add(start - piece.start);
+                    self.take::<S, D>(row.image, src, start - run_start, end - start, inner);
                     dst.at(end - piece.start).zero::<S>(piece.end - end);
                 }
             }

@@ -82,7 +82,7 @@ impl ConvDesc {
     /// When the input is shorter than that.
     fn gather(&self, x: &Input<'_>) -> Gather {
         let src = x.elements.checked(self.input_len(), "input");
-        let affine = x.affine.map(|affine| affine.checked(self.c_in));
+        let affine = x.affine.map(|affine| affine.checked(self.n, self.c_in));
         Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine, padded_lines: false }
     }
 

@@ -71,6 +71,7 @@ pub(super) enum Op {
     Recip,
     Rsqrt,
     Relu,
+    Sigmoid,
     /// To the nearest `bf16`.
     Round,
     /// The accumulator to the power of what [`Second`](Op::Second) put into temporary memory.

@@ -4,6 +4,7 @@ use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, MO
 use super::program::{Program, Sink};
 use super::reduce::{self, Lanes};
 use super::row_loop::Tile;
+use crate::number::Vector;
 use crate::rowwise;
 use crate::simd::{Simd, SimdOp, Test};
 use crate::vector;
@@ -224,6 +225,7 @@ impl SimdOp for Blocks<'_> {
                     each!(Op::Recip, |a| S::div(one, a));
                     each!(Op::Rsqrt, |a| S::div(one, S::sqrt(a)));
                     each!(Op::Relu, |a| S::max(zero, a));
+                    each!(Op::Sigmoid, |a| vector::sigmoid(Vector::<S>::new(a)).get());
                     each!(Op::Round, |a| S::round_bf16(a));
                     plain!(Op::Put, {
                         vectors!(|i| {

@@ -167,9 +167,9 @@ fn unary_draft(kind: UnaryKind) -> Draft {
         UnaryKind::Recip => Draft::alone(Op::Recip),
         UnaryKind::Rsqrt => Draft::alone(Op::Rsqrt),
         UnaryKind::Relu => Draft::alone(Op::Relu),
+        UnaryKind::Sigmoid => Draft::alone(Op::Sigmoid),
         UnaryKind::Exp
         | UnaryKind::Log
-        | UnaryKind::Sigmoid
         | UnaryKind::Tanh
         | UnaryKind::Erf
         | UnaryKind::Sin

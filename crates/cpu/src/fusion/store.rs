@@ -1,7 +1,7 @@
 //! Fusions so simple that products do their work as they finish tiles.
 
 use super::FusionIo;
-use crate::gemm::{Addend, STORE_COLS, Store};
+use crate::gemm::{Activation, Addend, Store};
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::{DType, TensorType};
@@ -11,7 +11,7 @@ use bessemer_ir::{DType, TensorType};
 pub(crate) struct StoreFusion {
     bias: Option<u16>,
     addend: Option<LoadedAddend>,
-    relu: bool,
+    activation: Activation,
     output_type: DType,
 }
 
@@ -23,10 +23,13 @@ struct LoadedAddend {
 }
 
 impl StoreFusion {
-    /// The fusion in this form, if it has it. `input_types` are those of its loads.
+    /// The fusion in this form, if its first output has it and others are sums of that. `input_types` are those of its loads.
     pub(crate) fn of(fusion: &Fusion, input_types: &[TensorType]) -> Option<StoreFusion> {
-        let [FusionOutput::Store { reg, ref ty }] = fusion.outputs[..] else { return None };
-        if !fusion.cols.is_multiple_of(STORE_COLS) || !matches!(ty.dtype, DType::F32 | DType::Bf16) {
+        let [FusionOutput::Store { reg, ref ty }, ref sums @ ..] = fusion.outputs[..] else { return None };
+        let is_sum = |output: &FusionOutput| matches!(*output, FusionOutput::Sum { reg: summed, .. } if summed == reg);
+        if !matches!(ty.dtype, DType::F32 | DType::Bf16)
+            || !sums.iter().all(|sum| is_sum(sum) && ty.dtype == DType::F32)
+        {
             return None;
         }
         let reader = Reader { fusion, input_types };
@@ -34,12 +37,23 @@ impl StoreFusion {
             Instr::Cast(DType::Bf16, a) if ty.dtype == DType::Bf16 => a,
             _ => reg,
         };
-        let (sum, relu) = match reader.instr(value) {
-            Instr::Unary(UnaryKind::Relu, a) => (a, true),
-            _ => (value, false),
-        };
+        let (sum, activation) = reader.activation(value);
         let (bias, addend) = reader.sum(sum)?;
-        Some(StoreFusion { bias, addend, relu, output_type: ty.dtype })
+        let fits = addend.is_none() || activation != Activation::Swish;
+        fits.then_some(StoreFusion { bias, addend, activation, output_type: ty.dtype })
+    }
+
+    /// What is left of such a fusion once its first output is stored, which takes the place of the product; `None` if nothing is.
+    pub(crate) fn rest(fusion: &Fusion) -> Option<Fusion> {
+        let sums = fusion.outputs[1..].iter().map(|output| match output {
+            FusionOutput::Sum { groups, shape, .. } => {
+                FusionOutput::Sum { reg: 0, groups: *groups, shape: shape.clone() }
+            }
+            other => other.clone(),
+        });
+        let outputs: Vec<FusionOutput> = sums.collect();
+        let rest = Fusion { loads: Vec::new(), program: vec![Instr::Producer], outputs, ..fusion.clone() };
+        (!rest.outputs.is_empty()).then_some(rest)
     }
 
     /// The same with the places of its operands.
@@ -50,7 +64,13 @@ impl StoreFusion {
             dtype,
             bias: bias(own),
         });
-        Store { bias: bias(self.bias), addend, relu: self.relu, output: io.outputs[0], output_type: self.output_type }
+        Store {
+            bias: bias(self.bias),
+            addend,
+            activation: self.activation,
+            output: io.outputs[0],
+            output_type: self.output_type,
+        }
     }
 }
 
@@ -63,6 +83,20 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn instr(&self, reg: Reg) -> Instr {
         self.fusion.program[usize::from(reg)]
+    }
+
+    /// What a value is a function of, and which one.
+    fn activation(&self, value: Reg) -> (Reg, Activation) {
+        match self.instr(value) {
+            Instr::Unary(UnaryKind::Relu, a) => (a, Activation::Relu),
+            Instr::Binary(BinaryKind::Mul, a, b) if self.instr(b) == Instr::Unary(UnaryKind::Sigmoid, a) => {
+                (a, Activation::Swish)
+            }
+            Instr::Binary(BinaryKind::Mul, a, b) if self.instr(a) == Instr::Unary(UnaryKind::Sigmoid, b) => {
+                (b, Activation::Swish)
+            }
+            _ => (value, Activation::None),
+        }
     }
 
     /// The producer with or without a bias, and what is added to it.

@@ -1,5 +1,6 @@
 //! Prologue of a product: a scale and a shift for each channel of its first operand, and ReLU, applied while the operand is
-//! packed. A batch norm whose statistics are known has this form.
+//! packed. A batch norm whose statistics are known has this form; gates of squeeze and excite are scales of which each image has
+//! its own.
 
 use super::Ctx;
 use super::typed_slice::{TypedPtr, TypedSlice};
@@ -9,8 +10,10 @@ use bessemer_ir::DType;
 /// `x * scale + shift` with a scale and a shift for each channel, and optionally ReLU.
 #[derive(Clone, Copy)]
 pub struct Affine<'a> {
-    /// One element for each channel.
+    /// One element for each channel, or for each channel of each image.
     pub scale: &'a [f32],
+    /// Whether each image has scales of its own.
+    pub by_image: bool,
     /// One element for each channel.
     pub shift: &'a [f32],
     /// Whether ReLU follows the shift.
@@ -46,15 +49,18 @@ impl<'a, T: Into<TypedSlice<'a>>> From<T> for Input<'a> {
 }
 
 impl Affine<'_> {
-    /// The places of the elements of `channels` channels.
+    /// The places of the elements of `channels` channels of `images` images.
     ///
     /// # Panics
     /// If there are fewer.
-    pub(crate) fn checked(&self, channels: usize) -> AffinePtr {
-        let len = self.scale.len().min(self.shift.len());
-        assert!(len >= channels, "scale and shift have {len} elements, {channels} are needed");
+    pub(crate) fn checked(&self, images: usize, channels: usize) -> AffinePtr {
+        let scales = if self.by_image { images * channels } else { channels };
+        for (name, elements, needed) in [("scale", self.scale, scales), ("shift", self.shift, channels)] {
+            assert!(elements.len() >= needed, "the {name} has {} elements, {needed} are needed", elements.len());
+        }
         let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
-        AffinePtr { scale: self.scale.as_ptr(), shift: self.shift.as_ptr(), floor }
+        let image_pitch = if self.by_image { channels } else { 0 };
+        AffinePtr { scale: self.scale.as_ptr(), shift: self.shift.as_ptr(), floor, image_pitch }
     }
 }
 
@@ -64,12 +70,20 @@ pub(crate) struct AffinePtr {
     scale: *const f32,
     shift: *const f32,
     floor: f32,
+    /// Elements from the scales of an image to those of the next.
+    image_pitch: usize,
 }
 
 // SAFETY: only read, and whoever builds one vouches for its extent.
 unsafe impl Sync for AffinePtr {}
 
 impl AffinePtr {
+    /// That of an image, where it is that of the first one.
+    #[inline(always)]
+    pub(crate) fn of_image(self, image: usize) -> AffinePtr {
+        AffinePtr { scale: self.scale.wrapping_add(image * self.image_pitch), ..self }
+    }
+
     /// From `channel` on.
     #[inline(always)]
     pub(crate) fn at(self, channel: usize) -> AffinePtr {

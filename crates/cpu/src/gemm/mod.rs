@@ -29,7 +29,8 @@ use bessemer_ir::run::{Alone, Collectives};
 pub use affine::{Affine, Input};
 pub use blocking::RowBlocks;
 pub use memory::Output;
-pub use store::{Addend, STORE_COLS, Store};
+pub use store::{Activation, Addend, Store};
+pub(crate) use store::{FinishedRows, Source};
 pub use typed_slice::{TypedSlice, Weights};
 
 pub(crate) use affine::AffinePtr;
@@ -87,11 +88,14 @@ pub trait Epilogue: Sync {
         false
     }
 
-    /// What [`block`](Self::block) does, where it is as simple as this: then a product may do it by itself, for all blocks of the
-    /// output, and calls `block` for none. The rows of the output are those of the store.
+    /// What [`block`](Self::block) does first, where that is as simple as this: then a product may do it by itself, for all blocks of
+    /// the output, and calls [`stored_block`](Self::stored_block) in place of `block`. The rows of the output are those of the store.
     fn as_store(&self) -> Option<&Store> {
         None
     }
+
+    /// What is left to do with a block that the product has stored; otherwise as [`block`](Self::block).
+    fn stored_block(&self, _worker: usize, _block: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
 /// The number of threads, where columns may be cut to suit them.

@@ -54,6 +54,8 @@ pub(crate) struct Row {
     /// Position of that pixel.
     pub y: isize,
     pub x: isize,
+    /// Number of the image.
+    pub image: usize,
 }
 
 /// Where elements of a row are copied to.
@@ -200,7 +202,7 @@ unsafe impl Sync for MatrixRows {}
 impl RowSource for MatrixRows {
     #[inline(always)]
     fn locate(&self, index: usize) -> Row {
-        Row { origin: (index * self.ld) as isize, y: 0, x: 0 }
+        Row { origin: (index * self.ld) as isize, y: 0, x: 0, image: 0 }
     }
 
     #[inline(always)]
@@ -550,9 +552,7 @@ impl<P: RowSource> RowProduct<'_, P> {
         let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
         let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
-        // A short reduction of vectors is over too soon to hide what is stored behind it.
-        let stores = self.format == PanelFormat::Tiles || self.k > MAX_DEPTH;
-        let store = epilogue.filter(|_| stores).and_then(|epilogue| epilogue.as_store());
+        let store = epilogue.and_then(|epilogue| epilogue.as_store());
         let store = store.map(|store| store.from(origin.row * self.ldc, 0));
         let store = store.as_ref();
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
@@ -571,9 +571,12 @@ impl<P: RowSource> RowProduct<'_, P> {
                 };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
                 unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };
-                if let Some(epilogue) = epilogue.filter(|_| store.is_none()) {
-                    let rows = origin.row + rows.start..origin.row + rows.end;
-                    epilogue.block(worker, origin.block + block, rows, cols.clone());
+                let Some(epilogue) = epilogue else { continue };
+                let rows = origin.row + rows.start..origin.row + rows.end;
+                let block = origin.block + block;
+                match store {
+                    None => epilogue.block(worker, block, rows, cols.clone()),
+                    Some(_) => epilogue.stored_block(worker, block, rows, cols.clone()),
                 }
             }
         });

@@ -1,27 +1,39 @@
-//! Simple epilogues of products: a bias, the sum with another tensor, ReLU, rounding. They run as soon as a tile of C is finished,
+//! Simple epilogues of products: a bias, the sum with another tensor, an activation, rounding. They run as soon as a tile of C is finished,
 //! while it is in the first-level cache.
 
-use super::tile::{LINE, MAX_PANEL};
+use super::tile::LINE;
 use super::tile_loop::NO_ROW;
-use crate::simd::Simd;
+use crate::number::{Number, Vector};
+use crate::simd::{MOST_LANES, Simd, SimdOp};
+use crate::vector;
 use bessemer_ir::DType;
 use std::ops::Range;
 
-/// `y[row, col] = relu(c[row, col] + bias[col] + (addend[row, col] + addend_bias[col]))`, of which any part but `c` may be
-/// missing, written as `f32` or rounded to `bf16`. Matrices are dense, with the `n` columns of C, a multiple of
-/// [`STORE_COLS`].
+/// `y[row, col] = f(c[row, col] + bias[col] + (addend[row, col] + addend_bias[col]))`, of which any part but `c` may be
+/// missing, written as `f32` or rounded to `bf16`. Matrices are dense, with the `n` columns of C.
 #[derive(Clone, Copy, Debug)]
 pub struct Store {
     /// `[n]` elements that are added to every row of C; `None` adds nothing.
     pub bias: Option<*const f32>,
     /// `None` adds no matrix and no `addend_bias`.
     pub addend: Option<Addend>,
-    /// Whether negative results become 0.
-    pub relu: bool,
+    /// The function `f`.
+    pub activation: Activation,
     /// `[m, n]` of `f32` or `bf16`. It may be the memory of C or of the addend, if elements are of one size.
     pub output: *mut u8,
     /// Element type of the output, `f32` or `bf16`.
     pub output_type: DType,
+}
+
+/// What is done with the sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// Negative ones become 0.
+    Relu,
+    /// `x * sigmoid(x)`.
+    Swish,
 }
 
 /// A matrix that is added to C.
@@ -35,9 +47,6 @@ pub struct Addend {
     pub bias: Option<*const f32>,
 }
 
-/// Columns of C come in multiples of this many where they are written by a [`Store`].
-pub const STORE_COLS: usize = MAX_PANEL;
-
 // SAFETY: plain addresses; the unsafe functions that follow them state what must hold.
 unsafe impl Send for Store {}
 // SAFETY: as above.
@@ -45,7 +54,7 @@ unsafe impl Sync for Store {}
 
 /// Some rows of a tile of C. Offsets in C are positions in the other matrices.
 #[derive(Clone, Copy)]
-pub(super) struct FinishedRows<'a> {
+pub(crate) struct FinishedRows<'a> {
     /// Offset of each row; those of [`NO_ROW`] are not wanted.
     pub c_rows: &'a [usize],
     /// The columns: the first, and how many.
@@ -59,11 +68,20 @@ impl FinishedRows<'_> {
     pub(super) fn wanted(&self) -> impl Iterator<Item = (usize, usize)> {
         self.c_rows.iter().copied().enumerate().filter(|&(_, offset)| offset != NO_ROW)
     }
+
+    /// The place of column `col` of row number `i` with this offset.
+    #[inline(always)]
+    fn element(&self, source: Source, i: usize, offset: usize, col: usize) -> *const f32 {
+        match source {
+            Source::Buffer { start, pitch } => start.wrapping_add(i * pitch + col - self.col),
+            Source::Matrix(start) => start.wrapping_add(offset.wrapping_add(col)),
+        }
+    }
 }
 
 /// Where finished rows lie.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// In a buffer: the first row, and the distance of the rows.
     Buffer { start: *const f32, pitch: usize },
     /// In C: the place to which offsets are added.
@@ -121,66 +139,141 @@ impl Store {
         }
     }
 
-    /// Writes finished rows.
+    /// Writes finished rows, in a function of its own, which takes no registers from the caller.
     ///
     /// # Safety
-    /// The matrices are valid for the rows and columns, which nobody else uses meanwhile. Called under `S::vectorize`.
+    /// The matrices are valid for the rows and columns, which nobody else uses meanwhile. The machine has `S`.
+    pub(crate) unsafe fn write<S: Simd>(&self, source: Source, rows: FinishedRows<'_>) {
+        // SAFETY: the caller's promises.
+        unsafe { S::run_op(WriteRows { store: self, source, rows }) }
+    }
+
+    /// # Safety
+    /// As for [`write`](Self::write), with an addend and an output of these forms, and an activation that is swish or not.
     #[inline(always)]
-    pub(super) unsafe fn write<S: Simd>(&self, source: Source, rows: FinishedRows<'_>) {
-        let addend = self.addend.map_or(NONE, |addend| form(addend.dtype));
+    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool>(
+        &self,
+        source: Source,
+        rows: FinishedRows<'_>,
+    ) {
+        let end = rows.col + rows.width;
+        let mut col = rows.col;
         // SAFETY: the caller's promises.
         unsafe {
-            match (addend, form(self.output_type)) {
-                (NONE, BF16) => self.write_as::<S, NONE, BF16>(source, rows),
-                (NONE, _) => self.write_as::<S, NONE, F32>(source, rows),
-                (BF16, BF16) => self.write_as::<S, BF16, BF16>(source, rows),
-                (BF16, _) => self.write_as::<S, BF16, F32>(source, rows),
-                (_, BF16) => self.write_as::<S, F32, BF16>(source, rows),
-                (..) => self.write_as::<S, F32, F32>(source, rows),
+            while col + 2 * S::LANES <= end {
+                self.write_vectors::<S, ADDEND, OUTPUT, SWISH, 2>(source, rows, col);
+                col += 2 * S::LANES;
+            }
+            while col < end {
+                let len = S::LANES.min(end - col);
+                match len == S::LANES {
+                    true => self.write_vectors::<S, ADDEND, OUTPUT, SWISH, 1>(source, rows, col),
+                    false => self.write_some::<S, ADDEND, OUTPUT, SWISH>(source, rows, col, len),
+                }
+                col += len;
             }
         }
     }
 
+    /// Fewer columns than a vector has, by way of copies in whole vectors.
+    ///
     /// # Safety
-    /// As for [`write`](Self::write), with an addend and an output of these forms.
+    /// As for [`write_as`](Self::write_as); the columns are there.
     #[inline(always)]
-    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8>(&self, source: Source, rows: FinishedRows<'_>) {
-        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
-        for col in (rows.col..rows.col + rows.width).step_by(2 * S::LANES) {
-            // SAFETY: the caller's promises; columns are a multiple of two vectors.
-            unsafe {
-                let floor = S::splat(floor);
-                let bias = vectors::<S>(self.bias, col);
-                let addend_bias = vectors::<S>(self.addend.and_then(|addend| addend.bias), col);
-                for (i, offset) in rows.wanted() {
-                    let at = offset.wrapping_add(col);
-                    let c = match source {
-                        Source::Buffer { start, pitch } => start.add(i * pitch + col - rows.col),
-                        Source::Matrix(start) => start.wrapping_add(at),
-                    };
-                    let mut values = [S::load(c), S::load(c.add(S::LANES))];
-                    for (value, bias) in values.iter_mut().zip(bias) {
-                        *value = S::add(*value, bias);
-                    }
+    unsafe fn write_some<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool>(
+        &self,
+        source: Source,
+        rows: FinishedRows<'_>,
+        col: usize,
+        len: usize,
+    ) {
+        let mut copies = [[0.0f32; MOST_LANES]; 5];
+        let [bias, addend_bias, addend, sums, output] = copies.each_mut().map(|copy| copy.as_mut_ptr());
+        let one = FinishedRows { c_rows: &[0], col: 0, width: S::LANES };
+        // SAFETY: the caller's promises; the copies have room for a vector.
+        unsafe {
+            let copied = |from: Option<*const f32>, to: *mut f32| {
+                from.map(|from| {
+                    to.copy_from_nonoverlapping(from.add(col), len);
+                    to.cast_const()
+                })
+            };
+            let whole = Store {
+                bias: copied(self.bias, bias),
+                addend: self.addend.map(|own| Addend {
+                    elements: addend.cast_const().cast(),
+                    bias: copied(own.bias, addend_bias),
+                    ..own
+                }),
+                output: output.cast(),
+                ..*self
+            };
+            for (i, offset) in rows.wanted() {
+                let at = offset.wrapping_add(col);
+                sums.copy_from_nonoverlapping(rows.element(source, i, offset, col), len);
+                if let Some(own) = self.addend {
+                    let size = own.dtype.size();
+                    addend.cast::<u8>().copy_from_nonoverlapping(own.elements.add(at * size), len * size);
+                }
+                let from = Source::Buffer { start: sums, pitch: 0 };
+                whole.write_vectors::<S, ADDEND, OUTPUT, SWISH, 1>(from, one, 0);
+                let size = self.output_type.size();
+                self.output.add(at * size).copy_from_nonoverlapping(output.cast(), len * size);
+            }
+        }
+    }
+
+    /// One or two vectors of each row from a column on.
+    ///
+    /// # Safety
+    /// As for [`write_as`](Self::write_as); the columns are there.
+    #[inline(always)]
+    unsafe fn write_vectors<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool, const VECTORS: usize>(
+        &self,
+        source: Source,
+        rows: FinishedRows<'_>,
+        col: usize,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let floor = S::splat(if self.activation == Activation::Relu { 0.0 } else { f32::NEG_INFINITY });
+            let bias = vectors::<S, VECTORS>(self.bias, col);
+            let addend_bias = vectors::<S, VECTORS>(self.addend.and_then(|addend| addend.bias), col);
+            for (i, offset) in rows.wanted() {
+                let at = offset.wrapping_add(col);
+                let c = rows.element(source, i, offset, col);
+                let mut values = [floor; VECTORS];
+                for (v, value) in values.iter_mut().enumerate() {
+                    *value = S::add(S::load(c.add(v * S::LANES)), bias[v]);
                     if ADDEND != NONE {
                         let elements = self.addend.map_or(std::ptr::null(), |addend| addend.elements);
-                        for (half, value) in values.iter_mut().enumerate() {
-                            let at = at + half * S::LANES;
-                            let x = if ADDEND == BF16 {
-                                S::load_bf16(elements.cast::<u16>().add(at))
-                            } else {
-                                S::load(elements.cast::<f32>().add(at))
-                            };
-                            *value = S::add(*value, S::add(x, addend_bias[half]));
-                        }
+                        let at = at + v * S::LANES;
+                        let x = if ADDEND == BF16 {
+                            S::load_bf16(elements.cast::<u16>().add(at))
+                        } else {
+                            S::load(elements.cast::<f32>().add(at))
+                        };
+                        *value = S::add(*value, S::add(x, addend_bias[v]));
                     }
-                    let [low, high] = values.map(|value| S::max(floor, value));
-                    if OUTPUT == BF16 {
-                        S::store_bf16(self.output.cast::<u16>().add(at), low, high);
+                    *value = if SWISH {
+                        let x = Vector::<S>::new(*value);
+                        x.times(vector::sigmoid(x)).get()
                     } else {
-                        let output = self.output.cast::<f32>().add(at);
-                        S::store(output, low);
-                        S::store(output.add(S::LANES), high);
+                        S::max(floor, *value)
+                    };
+                }
+                if OUTPUT == BF16 {
+                    let output = self.output.cast::<u16>().add(at);
+                    let mut pair = [0; 2 * MOST_LANES];
+                    let target = if VECTORS == 2 { output } else { pair.as_mut_ptr() };
+                    S::store_bf16(target, values[0], values[VECTORS - 1]);
+                    if VECTORS == 1 {
+                        S::copy_16(pair.as_ptr(), output, S::LANES);
+                    }
+                } else {
+                    let output = self.output.cast::<f32>().add(at);
+                    for (v, &value) in values.iter().enumerate() {
+                        S::store(output.add(v * S::LANES), value);
                     }
                 }
             }
@@ -188,17 +281,51 @@ impl Store {
     }
 }
 
-/// Two vectors of a bias, or what changes nothing that it is added to.
+/// [`Store::write`], compiled for an instruction set.
+struct WriteRows<'a> {
+    store: &'a Store,
+    source: Source,
+    rows: FinishedRows<'a>,
+}
+
+impl SimdOp for WriteRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let WriteRows { store, source, rows } = self;
+        let addend = store.addend.map_or(NONE, |addend| form(addend.dtype));
+        let swish = store.activation == Activation::Swish;
+        // SAFETY: the promises of `write`.
+        unsafe {
+            match (addend, form(store.output_type), swish) {
+                (_, BF16, true) => store.write_as::<S, NONE, BF16, true>(source, rows),
+                (_, _, true) => store.write_as::<S, NONE, F32, true>(source, rows),
+                (NONE, BF16, _) => store.write_as::<S, NONE, BF16, false>(source, rows),
+                (NONE, ..) => store.write_as::<S, NONE, F32, false>(source, rows),
+                (BF16, BF16, _) => store.write_as::<S, BF16, BF16, false>(source, rows),
+                (BF16, ..) => store.write_as::<S, BF16, F32, false>(source, rows),
+                (_, BF16, _) => store.write_as::<S, F32, BF16, false>(source, rows),
+                (..) => store.write_as::<S, F32, F32, false>(source, rows),
+            }
+        }
+    }
+}
+
+/// Vectors of a bias, or what changes nothing that it is added to.
 ///
 /// # Safety
 /// The columns are there. Called under `S::vectorize`.
 #[inline(always)]
-unsafe fn vectors<S: Simd>(bias: Option<*const f32>, col: usize) -> [S::V; 2] {
+unsafe fn vectors<S: Simd, const VECTORS: usize>(bias: Option<*const f32>, col: usize) -> [S::V; VECTORS] {
     // SAFETY: the caller's promise.
     unsafe {
-        match bias {
-            None => [S::splat(-0.0); 2],
-            Some(bias) => [S::load(bias.add(col)), S::load(bias.add(col + S::LANES))],
+        let mut vectors = [S::splat(-0.0); VECTORS];
+        if let Some(bias) = bias {
+            for (v, vector) in vectors.iter_mut().enumerate() {
+                *vector = S::load(bias.add(col + v * S::LANES));
+            }
         }
+        vectors
     }
 }

@@ -2,12 +2,14 @@
 //! elements, and bit for bit what the instructions of this processor compute.
 
 use super::{
-    Addend, Ctx, Epilogue, GemmDesc, Output, Store, TypedSlice, Weights, gemm, pack_b, packed_b_len, scratch_len,
+    Activation, Addend, Ctx, Epilogue, GemmDesc, Output, Store, TypedSlice, Weights, gemm, pack_b, packed_b_len,
+    scratch_len,
 };
 use crate::conv::{self, ConvDesc};
 use crate::isa::Isa;
 use crate::simd::{PanelFormat, emulated};
 use crate::threads::ThreadPool;
+use crate::vector;
 use bessemer_ir::DType;
 use half::bf16;
 use std::ops::Range;
@@ -91,12 +93,10 @@ fn products_store_as_what_follows_them_computes() {
     for format in [PanelFormat::F32, PanelFormat::Dot2, PanelFormat::Tiles] {
         emulated::set_format(format);
         for isa in Isa::available() {
-            // Products of vectors leave short reductions to the epilogue.
-            let pool = ThreadPool::new(1);
-            let has_tiles = Ctx::alone(isa, &pool).panel_format(DType::Bf16, DType::Bf16) == PanelFormat::Tiles;
-            let short = has_tiles.then_some([70, 64, 91]);
-            for size in [[33, 32, 600], [500, 1024, 545], [17, 96, 1100]].into_iter().chain(short) {
-                for form in 0..16 {
+            let long = [[33, 32, 600], [500, 1024, 545], [17, 96, 1100]];
+            let short = [[70, 64, 91], [131, 24, 16], [40, 819, 64], [5, 3, 7]];
+            for size in long.into_iter().chain(short) {
+                for form in (0..32).filter(|form| form & 16 == 0 || form & 6 == 0) {
                     stores_in(isa, size, form);
                 }
             }
@@ -104,8 +104,10 @@ fn products_store_as_what_follows_them_computes() {
     }
 }
 
-/// The bits of `form` say whether there is a bias, an addend of 16 bits with a bias, ReLU, and an output of 16 bits.
+/// The bits of `form` say whether there is a bias, an addend of 16 bits with a bias, ReLU, an output of 16 bits, and swish where there
+/// is neither addend nor ReLU.
 fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
+    let swish = form & 16 != 0 && form & 6 == 0;
     let pool = ThreadPool::new(2);
     let ctx = Ctx::alone(isa, &pool);
     let desc = GemmDesc::new(m, n, k);
@@ -120,7 +122,11 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
     let finished = c.iter().enumerate().map(|(i, &c)| {
         let with_bias = if has(1) { c + bias[i % n] } else { c };
         let sum = if has(2) { with_bias + (addend[i].to_f32() + addend_bias[i % n]) } else { with_bias };
-        if has(4) { sum.max(0.0) } else { sum }
+        match has(4) {
+            true => sum.max(0.0),
+            false if swish => sum * vector::sigmoid(sum),
+            false => sum,
+        }
     });
     let mut narrow = vec![bf16::NAN; m * n];
     let mut wide = vec![f32::NAN; m * n];
@@ -131,7 +137,11 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
             dtype: DType::Bf16,
             bias: Some(addend_bias.as_ptr()),
         }),
-        relu: has(4),
+        activation: match has(4) {
+            true => Activation::Relu,
+            false if swish => Activation::Swish,
+            false => Activation::None,
+        },
         output: if has(8) { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() },
         output_type: if has(8) { DType::Bf16 } else { DType::F32 },
     };

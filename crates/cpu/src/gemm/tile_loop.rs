@@ -149,43 +149,49 @@ impl TileLoop<'_> {
             // A step on pairs takes as long as one on single elements and consumes twice the memory.
             false => 1 + usize::from(S::DOT2),
         };
-        let mut col = 0;
-        let mut b = self.b;
-        while col < self.cols {
+        let panels = self.cols.div_ceil(panel::<S>());
+        let by_rows = ending.store.is_some() && self.depth * self.cols <= NEAR_B;
+        let (mut tile, mut index) = (0, 0);
+        for _ in 0..tiles * panels {
+            let col = index * panel::<S>();
             let width = panel::<S>().min(self.cols - col);
-            let last = col + panel::<S>() >= self.cols;
-            let b_next = if last { self.b_next } else { b.wrapping_add(self.b_panel) };
-            for tile in 0..tiles {
-                let start = tile_start(rows, tile, tiles);
-                let end = tile_start(rows, tile + 1, tiles);
-                let a_offset = match self.layout {
-                    ALayout::Rows => start * ROW_STRIDE,
-                    ALayout::Columns => tile * self.a_tile,
+            let b = self.b.wrapping_add(index * self.b_panel);
+            let b_next = if index + 1 == panels { self.b_next } else { b.wrapping_add(self.b_panel) };
+            let start = tile_start(rows, tile, tiles);
+            let end = tile_start(rows, tile + 1, tiles);
+            let a_offset = match self.layout {
+                ALayout::Rows => start * ROW_STRIDE,
+                ALayout::Columns => tile * self.a_tile,
+            };
+            let (prefetch, prefetch_pitch) = if self.stream_b {
+                (b_next.wrapping_add(tile * b_share), 2 * LINE)
+            } else {
+                prefetch.take(prefetch_pieces * rounds)
+            };
+            // SAFETY: the caller's promises.
+            unsafe {
+                let args = TileArgs {
+                    depth: self.depth,
+                    a: self.a.add(a_offset),
+                    b,
+                    c: self.c.add(col),
+                    c_rows: self.c_rows.as_ptr().add(start),
+                    accumulate: self.accumulate,
+                    prefetch,
+                    prefetch_pitch,
+                    prefetch_pieces,
                 };
-                let (prefetch, prefetch_pitch) = if self.stream_b {
-                    (b_next.wrapping_add(tile * b_share), 2 * LINE)
-                } else {
-                    prefetch.take(prefetch_pieces * rounds)
-                };
-                // SAFETY: the caller's promises.
-                unsafe {
-                    let args = TileArgs {
-                        depth: self.depth,
-                        a: self.a.add(a_offset),
-                        b,
-                        c: self.c.add(col),
-                        c_rows: self.c_rows.as_ptr().add(start),
-                        accumulate: self.accumulate,
-                        prefetch,
-                        prefetch_pitch,
-                        prefetch_pieces,
-                    };
-                    let c_rows = &self.c_rows[start..end];
-                    let Some(store) = ending.store else {
-                        multiply::<S>(self.layout, end - start, width, args);
-                        continue;
-                    };
-                    store.prefetch::<S>(c_rows, col..col + width);
+                let c_rows = &self.c_rows[start..end];
+                if let Some(store) = ending.store {
+                    match by_rows {
+                        true => {
+                            // A share of the rows of the next tile.
+                            let next = tile_start(rows, tile + 2, tiles).min(rows) - end;
+                            let share = end + next * index / panels..end + next * (index + 1) / panels;
+                            store.prefetch::<S>(&self.c_rows[share], 0..self.cols);
+                        }
+                        false => store.prefetch::<S>(c_rows, col..col + width),
+                    }
                     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
                     let buffer = buffer.as_mut_ptr().cast::<f32>();
                     let (args, source) = match self.accumulate {
@@ -197,13 +203,28 @@ impl TileLoop<'_> {
                     };
                     multiply::<S>(self.layout, end - start, width, args);
                     store.write::<S>(source, FinishedRows { c_rows, col, width });
+                } else {
+                    multiply::<S>(self.layout, end - start, width, args);
                 }
             }
-            b = b.wrapping_add(self.b_panel);
-            col += panel::<S>();
+            if by_rows {
+                index += 1;
+                if index == panels {
+                    (tile, index) = (tile + 1, 0);
+                }
+            } else {
+                tile += 1;
+                if tile == tiles {
+                    (tile, index) = (0, index + 1);
+                }
+            }
         }
     }
 }
+
+/// Elements of B up to which it is read again for each few rows that are stored: it stays in the second-level cache, and rows are
+/// written as they lie in memory.
+const NEAR_B: usize = 64 * 1024;
 
 /// One tile; where its columns are not whole vectors, by way of a buffer.
 ///

@@ -7,7 +7,7 @@ use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
 use bessemer_ir::ops::{Op, Product};
-use bessemer_ir::{DType, Shape, TensorType};
+use bessemer_ir::{DType, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
 #[derive(Clone, Copy)]
@@ -22,28 +22,35 @@ pub(crate) struct Contraction {
     is_limited: bool,
 }
 
-/// A scale and a shift for each channel of the first operand, which are the third and fourth one.
+/// Scales and a shift for each channel of the first operand, which are the third and fourth one.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineOperands {
+    scales: usize,
     channels: usize,
+    /// Whether each image has scales of its own.
+    by_image: bool,
     relu: bool,
 }
 
 impl AffineOperands {
-    /// Those of the prologue to a first operand of this shape, if the operation has one.
-    fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
-        match op {
-            Op::ConvWithPrologue(prologue) => Some(AffineOperands { channels: x.cols(), relu: prologue.relu }),
-            _ => None,
-        }
+    /// Those of the prologue of an operation on operands of these types, if it has one.
+    fn of(op: &Op, types: &[&TensorType]) -> Option<AffineOperands> {
+        let Op::ConvWithPrologue(prologue) = op else { return None };
+        let scale = &types[2].shape;
+        Some(AffineOperands {
+            scales: scale.elements(),
+            channels: scale.cols(),
+            by_image: scale.rank() > 1,
+            relu: prologue.relu,
+        })
     }
 
     /// # Safety
     /// The operands are there, in `f32`.
     pub(crate) unsafe fn apply_to<'a>(self, x: TypedSlice<'a>, operands: &Operands<'a>) -> Input<'a> {
         // SAFETY: the caller's promise.
-        let (scale, shift) = unsafe { (operands.floats(2, self.channels), operands.floats(3, self.channels)) };
-        Input::affine(x, Affine { scale, shift, relu: self.relu })
+        let (scale, shift) = unsafe { (operands.floats(2, self.scales), operands.floats(3, self.channels)) };
+        Input::affine(x, Affine { scale, by_image: self.by_image, shift, relu: self.relu })
     }
 }
 
@@ -96,7 +103,7 @@ pub(super) unsafe fn limit(operands: &Operands<'_>, items: usize) -> usize {
 pub(super) fn lower(op: &Op, types: &[&TensorType], weights_invariant: bool) -> Result<Box<dyn Kernel>, Unsupported> {
     match op.product() {
         Some(Product::Conv2dWeightGrad(grad)) => {
-            weight_grad::lower(grad, AffineOperands::of(op, &types[0].shape), matches!(op, Op::Limited(_)), types)
+            weight_grad::lower(grad, AffineOperands::of(op, types), matches!(op, Op::Limited(_)), types)
         }
         Some(Product::Conv2d(_) | Product::Conv2dDataGrad(_) | Product::Matmul(_)) | None => {
             Ok(Box::new(Contraction::lower(op, types, weights_invariant)?))
@@ -150,7 +157,7 @@ impl Contraction {
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => false,
             Algorithm::Matmul(desc) => gemm::takes_packed_b(desc),
         };
-        let prologue = AffineOperands::of(op, a);
+        let prologue = AffineOperands::of(op, types);
         let is_limited = matches!(op, Op::Limited(_));
         Ok(Contraction { kind, dtype, packed: weights_invariant && takes_packed, prologue, is_limited })
     }

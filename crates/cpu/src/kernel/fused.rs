@@ -31,8 +31,10 @@ impl Kernel for FusionKernel {
 pub(super) struct WithProducer {
     product: Contraction,
     fusion: FusionKernel,
-    /// The fusion, if products can do its work.
+    /// The fusion, or its first part, if products can do that.
     store: Option<StoreFusion>,
+    /// Its other part.
+    rest: Option<FusionKernel>,
     target: OutputTarget,
     /// Operands of the node that are the product's.
     own: usize,
@@ -86,7 +88,8 @@ pub(super) fn lower(
         (None, _) => OutputTarget::Whole,
     };
     let store = StoreFusion::of(fusion, &loads);
-    Ok(Box::new(WithProducer { product, fusion: kernel, store, target, own }))
+    let rest = store.and_then(|_| StoreFusion::rest(fusion)).map(|rest| FusionKernel::compile(&rest, &[]));
+    Ok(Box::new(WithProducer { product, fusion: kernel, store, rest, target, own }))
 }
 
 impl WithProducer {
@@ -104,7 +107,8 @@ impl WithProducer {
     }
 
     fn worker_len(&self) -> usize {
-        self.fusion.scratch_len().next_multiple_of(LINE)
+        let rest = self.rest.as_ref().map_or(0, FusionKernel::scratch_len);
+        self.fusion.scratch_len().max(rest).next_multiple_of(LINE)
     }
 }
 
@@ -202,12 +206,38 @@ impl Epilogue for FusionEpilogue<'_> {
             let own = io.producer.wrapping_add(worker * self.with_producer.block_len());
             io.producer = own.wrapping_sub(rows.start * self.with_producer.product.output_cols());
         }
+        // SAFETY: the product has finished the block.
+        unsafe { self.run(fusion, &io, worker, block, rows, cols) }
+    }
+
+    fn stored_block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
+        let (Some(rest), [stored, outputs @ ..]) = (&self.with_producer.rest, self.io.outputs) else { return };
+        let io = FusionIo { producer: stored.cast_const().cast(), loads: &[], outputs };
+        // SAFETY: the product has stored the block.
+        unsafe { self.run(rest, &io, worker, block, rows, cols) }
+    }
+}
+
+impl FusionEpilogue<'_> {
+    /// Runs a program on a block.
+    ///
+    /// # Safety
+    /// The operands are there.
+    unsafe fn run(
+        &self,
+        fusion: &FusionKernel,
+        io: &FusionIo<'_>,
+        worker: usize,
+        block: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
         let len = self.with_producer.worker_len();
-        // SAFETY: workers are numbered below the thread count, for which there is scratch; the product's blocks are
-        // delivered once each, so that no two calls touch the same part of the domain.
+        // SAFETY: the caller's promise; workers are numbered below the thread count, for which there is scratch; the product's
+        // blocks are delivered once each, so that no two calls touch the same part of the domain.
         unsafe {
             let scratch = std::slice::from_raw_parts_mut(self.workers.0.add(worker * len), len);
-            fusion.run_rows(self.isa, &io, rows, cols, block, scratch, self.partials);
+            fusion.run_rows(self.isa, io, rows, cols, block, scratch, self.partials);
         }
     }
 }

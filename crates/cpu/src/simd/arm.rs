@@ -38,6 +38,14 @@ impl Simd for Neon {
         // SAFETY: the caller's promise of this trait.
         unsafe { vfmaq_f32(c, a, b) }
     }
+    #[inline(always)]
+    unsafe fn scaled(a: float32x4_t, n: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let exponent = vshlq_n_s32::<23>(vreinterpretq_s32_f32(n));
+            vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), exponent))
+        }
+    }
 
     #[inline(always)]
     unsafe fn test(test: Test, a: float32x4_t, b: float32x4_t) -> uint32x4_t {

@@ -12,6 +12,9 @@ macro_rules! calls {
     (@method mul_add $function:expr) => {
         calls!(@define mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V, $function);
     };
+    (@method fused $function:expr) => {
+        calls!(@define fused(a: Self::V, b: Self::V, c: Self::V) -> Self::V, $function);
+    };
     (@method copy $function:expr) => { calls!(@define copy(src: *const f32, dst: *mut f32, len: usize), $function); };
     (@method copy_16 $function:expr) => {
         calls!(@define copy_16(src: *const u16, dst: *mut u16, len: usize), $function);
@@ -37,7 +40,7 @@ macro_rules! calls {
     (@method store_truncated $function:expr) => {
         calls!(@define store_truncated(dst: *mut u16, low: Self::V, high: Self::V), $function);
     };
-    // `add`, `sub`, `mul`, `div` and `max`.
+    // `add`, `sub`, `mul`, `div`, `max` and `scaled`.
     (@method $binary:ident $function:expr) => { calls!(@define $binary(a: Self::V, b: Self::V) -> Self::V, $function); };
     (@define $method:ident($($argument:ident: $ty:ty),*) $(-> $result:ty)?, $function:expr) => {
         #[inline(always)]
@@ -88,6 +91,8 @@ macro_rules! same_as {
             mul: <$base>::mul;
             max: <$base>::max;
             mul_add: <$base>::mul_add;
+            fused: <$base>::fused;
+            scaled: <$base>::scaled;
             copy: <$base>::copy;
             copy_16: <$base>::copy_16;
             interleave_16: <$base>::interleave_16;
@@ -160,6 +165,14 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the instruction set has it.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once, on every instruction set.
+    #[inline(always)]
+    unsafe fn fused(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Self::mul_add(a, b, c) }
+    }
+    /// `a` times `2^n`, which is to be a normal number, for the integer `n` in the lowest bits of `n`.
+    unsafe fn scaled(a: Self::V, n: Self::V) -> Self::V;
     /// What a step of a product adds: `a * b + c`, or for [`DOT2`](Self::DOT2) `c` plus the products of both.
     #[inline(always)]
     unsafe fn multiply(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
@@ -282,7 +295,7 @@ pub(crate) trait Simd: Copy + 'static {
 }
 
 /// Lanes of the longest vectors.
-const MOST_LANES: usize = 16;
+pub(crate) const MOST_LANES: usize = 16;
 
 /// How two elements are compared. With a NaN only `Ne` is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

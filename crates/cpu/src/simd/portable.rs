@@ -1,6 +1,7 @@
 //! Plain Rust.
 
 use super::{Simd, SimdOp, Test};
+use crate::number::Number;
 
 /// Four lanes that the compiler maps to whatever the target has.
 #[derive(Clone, Copy)]
@@ -55,6 +56,14 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn fused(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn scaled(a: [f32; 4], n: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i].scaled(n[i]))
     }
 
     #[inline(always)]

@@ -147,6 +147,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn scaled(a: __m512, n: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), exponent))
+        }
+    }
+    #[inline(always)]
     unsafe fn neg(a: __m512) -> __m512 {
         // SAFETY: the caller's promise of this trait.
         unsafe { _mm512_xor_ps(a, _mm512_set1_ps(-0.0)) }
@@ -268,6 +276,33 @@ impl Simd for Avx2 {
         prefetch_write: prefetch_written;
     }
     #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise of this trait; the last vector overlaps the one before.
+        unsafe {
+            if len < 8 {
+                let (pair, last) = (len & 4, len & 6);
+                if len & 4 != 0 {
+                    _mm_storeu_ps(dst, _mm_loadu_ps(src));
+                }
+                if len & 2 != 0 {
+                    dst.add(pair).cast::<u64>().write_unaligned(src.add(pair).cast::<u64>().read_unaligned());
+                }
+                if len & 1 != 0 {
+                    *dst.add(last) = *src.add(last);
+                }
+                return;
+            }
+            let mut i = 0;
+            while i + 8 <= len {
+                _mm256_storeu_ps(dst.add(i), _mm256_loadu_ps(src.add(i)));
+                i += 8;
+            }
+            if i < len {
+                _mm256_storeu_ps(dst.add(len - 8), _mm256_loadu_ps(src.add(len - 8)));
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: the caller's promise of this trait.
         unsafe {
@@ -291,6 +326,14 @@ impl Simd for Avx2 {
         }
     }
 
+    #[inline(always)]
+    unsafe fn scaled(a: __m256, n: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(n));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), exponent))
+        }
+    }
     #[inline(always)]
     unsafe fn neg(a: __m256) -> __m256 {
         // SAFETY: the caller's promise of this trait.

@@ -66,7 +66,7 @@ impl Lowered {
         }
         if let Op::ConvWithPrologue(prologue) = op {
             let x = self.scratch(types[0].bytes());
-            let region = scaled(&types[0].shape, prologue.relu);
+            let region = scaled(&types[0].shape, &types[2].shape, prologue.relu);
             region::launch(self, &region, &[DType::F32; 3], &[inputs[0], inputs[2], inputs[3]], &[x])?;
             return self.contract(&prologue.op, &types[..2], &[x, inputs[1]], target);
         }
@@ -179,8 +179,10 @@ impl ProductTarget {
 }
 
 /// `f(x * scale + shift)` by columns, `f` being ReLU or nothing.
-fn scaled(shape: &Shape, relu: bool) -> Fusion {
+fn scaled(shape: &Shape, scales: &Shape, relu: bool) -> Fusion {
     let by_column = IndexMap { row_div: 1, row_mod: 1, by_col: true };
+    let images = scales.rows();
+    let by_image = IndexMap { row_div: shape.rows() / images.max(1), row_mod: images, by_col: true };
     let mut program = vec![
         Instr::Load(0),
         Instr::Load(1),
@@ -197,7 +199,7 @@ fn scaled(shape: &Shape, relu: bool) -> Fusion {
         producer: None,
         rows,
         cols: shape.cols(),
-        loads: vec![IndexMap::full(rows), by_column, by_column],
+        loads: vec![IndexMap::full(rows), if images > 1 { by_image } else { by_column }, by_column],
         program,
         outputs: vec![FusionOutput::Store { reg, ty: TensorType::f32(shape.clone()) }],
     }

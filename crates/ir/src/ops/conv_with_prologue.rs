@@ -3,10 +3,10 @@
 use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Producer};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
-use crate::shape::TensorType;
+use crate::shape::{Shape, TensorType};
 
-/// `op(f(x * scale + shift), second)`, where `f` is ReLU or nothing. Inputs: x, the second operand of `op`, and scale and
-/// shift, `f32[C]` for the `C` columns of x. The padding of a convolution stays zero.
+/// `op(f(x * scale + shift), second)`, where `f` is ReLU or nothing. Inputs: x `[N, H, W, C]`, the second operand of `op`, the scale,
+/// `f32[C]` or one for each image, `f32[N, 1, 1, C]`, and the shift, `f32[C]`. The padding of a convolution stays zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConvWithPrologue {
     /// A [`Conv2d`](super::conv::Conv2d) or [`Conv2dWeightGrad`](super::conv::Conv2dWeightGrad).
@@ -18,6 +18,11 @@ pub struct ConvWithPrologue {
 impl ConvWithPrologue {
     /// Number of inputs.
     pub const INPUTS: usize = 4;
+}
+
+/// The shape of scales of which each image of a batch of this shape has its own.
+pub fn scales_by_image(images: &Shape) -> Shape {
+    Shape::from([images.dims().first().copied().unwrap_or(1), 1, 1, images.cols()])
 }
 
 impl OpRule for ConvWithPrologue {
@@ -42,8 +47,9 @@ impl OpRule for ConvWithPrologue {
         }
         let vector = TensorType::f32([x.shape.cols()]);
         let input = TensorType::f32(x.shape.clone());
-        for (operand, actual, expected) in [("scale", scale, &vector), ("shift", shift, &vector), ("input", x, &input)]
-        {
+        let by_image = TensorType::f32(scales_by_image(&x.shape));
+        let scales = if scale.shape.rank() == 1 { &vector } else { &by_image };
+        for (operand, actual, expected) in [("scale", scale, scales), ("shift", shift, &vector), ("input", x, &input)] {
             if *actual != expected {
                 return Err(OpError::Type { operand, expected: expected.clone(), actual: (*actual).clone() });
             }
@@ -63,8 +69,9 @@ impl OpRule for ConvWithPrologue {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let (x, scale, shift) = (inputs[0], &inputs[2].data, &inputs[3].data);
+        let image = x.data.len() / inputs[2].ty.shape.rows().max(1);
         let map = |(i, &x): (usize, &f64)| {
-            let y = x * scale[i % scale.len()] + shift[i % shift.len()];
+            let y = x * scale[i / image * shift.len() + i % shift.len()] + shift[i % shift.len()];
             if self.relu { y.max(0.0) } else { y }
         };
         let mapped = Tensor::new(x.ty.clone(), x.data.iter().enumerate().map(map).collect());

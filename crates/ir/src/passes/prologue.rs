@@ -1,14 +1,15 @@
 //! Lets convolutions scale, shift and rectify their input while they read it, where it would have to be written to memory for
 //! them otherwise: `conv(relu(norm(x)), w)` with a batch norm of `x` itself. Its statistics are known only when all of `x` is,
 //! so that the norm cannot run on `x` block by block; with it in the consumer, and in the weight gradient of the consumer,
-//! nothing but `x` is kept for the backward pass.
+//! nothing but `x` is kept for the backward pass. The gates of squeeze and excite, a scale for each channel of each image that
+//! depends on all of it, go the same way.
 
 use super::channels::{Link, link, scale_and_shift};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::Op;
-use crate::ops::conv_with_prologue::ConvWithPrologue;
-use crate::ops::pointwise::{Unary, UnaryKind};
+use crate::ops::conv_with_prologue::{ConvWithPrologue, scales_by_image};
+use crate::ops::pointwise::{Binary, BinaryKind, Unary, UnaryKind};
 use crate::rules::PrologueRules;
 use std::collections::{HashMap, HashSet};
 
@@ -57,9 +58,16 @@ fn is_read_by_products(graph: &Graph, value: Value, consumers: &[NodeId]) -> boo
 /// How a value is made from another one by channels.
 struct Map {
     x: Value,
-    /// In the order in which they are applied.
-    links: Vec<Link>,
+    scales: Scales,
     relu: bool,
+}
+
+/// Where scale and shift come from.
+enum Scales {
+    /// Links in the order in which they are applied.
+    Links(Vec<Link>),
+    /// A scale for each channel of each image.
+    Gate(Value),
 }
 
 impl Map {
@@ -68,6 +76,9 @@ impl Map {
         let ty = graph.ty(value);
         if ty.dtype != rules.dtype || ty.shape.cols() < rules.least_channels {
             return None;
+        }
+        if let Some(map) = Map::of_gate(graph, value) {
+            return Some(map);
         }
         let node = graph.node(value.node);
         let relu = node.op == Op::Unary(Unary(UnaryKind::Relu));
@@ -82,14 +93,34 @@ impl Map {
         links.reverse();
         let in_memory = !graph.node(x.node).op.is_pointwise();
         let needs_all = || graph.ancestors(links.iter().map(|link| link.operand.node))[x.node.index()];
-        (in_memory && needs_all()).then_some(Map { x, links, relu })
+        (in_memory && needs_all()).then(|| Map { x, scales: Scales::Links(links), relu })
     }
 
-    /// Scale and shift, `f32[C]`, in the new graph.
+    /// That of a gate: it depends on all of what it is applied to, which is in memory therefore.
+    fn of_gate(graph: &Graph, value: Value) -> Option<Map> {
+        let Op::Binary(Binary(BinaryKind::Mul)) = graph.node(value.node).op else { return None };
+        let [a, b] = graph.node(value.node).inputs[..] else { return None };
+        let shape = graph.shape(value);
+        let is_gate = |x: Value, gate: Value| {
+            let fits = shape.rank() == 4 && graph.shape(x) == shape && *graph.shape(gate) == scales_by_image(shape);
+            fits && graph.ancestors([gate.node].into_iter())[x.node.index()]
+        };
+        let (x, gate) = if is_gate(a, b) { (a, b) } else { (b, a) };
+        is_gate(x, gate).then_some(Map { x, scales: Scales::Gate(gate), relu: false })
+    }
+
+    /// Scale and shift in the new graph.
     fn vectors(&self, graph: &Graph, node: NodeId, rewriter: &mut Rewriter<'_>) -> Result<[Value; 2], GraphError> {
-        let links: Vec<Link> =
-            self.links.iter().map(|link| Link { operand: rewriter.get(link.operand), ..*link }).collect();
         let channels = graph.shape(self.x).cols();
+        let links = match &self.scales {
+            Scales::Links(links) => links,
+            Scales::Gate(gate) => {
+                let gate = rewriter.get(*gate);
+                let path = graph.path(node);
+                return rewriter.target().at_path(path, |g| Ok([gate, g.constant(DType::F32, [channels], 0.0)?]));
+            }
+        };
+        let links: Vec<Link> = links.iter().map(|link| Link { operand: rewriter.get(link.operand), ..*link }).collect();
         rewriter.target().at_path(graph.path(node), |g| {
             let [scale, shift] = scale_and_shift(g, &links)?;
             let mut vector = |value: Option<Value>, neutral: f64| match value {

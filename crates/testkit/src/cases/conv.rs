@@ -3,6 +3,7 @@
 use crate::problem::{Draw, Input, Problem};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, same_padding};
 use bessemer_ir::ops::limited::Limited;
+use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::{DType, GraphError, Value};
 
 pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -111,6 +112,42 @@ pub(super) fn depthwise_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value
     let y = p.graph.relu(y)?;
     let project = p.input(&[1, 1, mid, cout])?;
     p.graph.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, project])
+}
+
+/// An inverted bottleneck with fixed norms: expansion, depthwise convolution, gates of squeeze and excite, projection with a shortcut.
+pub(super) fn inverted_bottleneck(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (channels, mid, squeezed) = (8 * d.int(2, 4), 8 * d.int(2, 9) + d.int(0, 1), d.int(1, 6));
+    let (n, h, w) = (d.int(1, 3), d.int(5, 13), d.int(5, 27));
+    let x = p.input(&[n, h, w, channels])?;
+    let pointwise = Conv2d::new([1, 1], [[0; 2]; 2]);
+    let y = biased(p, pointwise, x, [1, 1, channels, mid])?;
+    let y = swish(p, y)?;
+    let kernel = [3, 5][d.int(0, 1)];
+    let depthwise = Conv2d { groups: mid, ..Conv2d::new([1, 1], [[kernel / 2; 2]; 2]) };
+    let y = biased(p, depthwise, y, [kernel, kernel, 1, mid])?;
+    let y = swish(p, y)?;
+    let pooled = p.graph.mean(y, &[1, 2])?;
+    let pooled = p.graph.reshape(pooled, [n, 1, 1, mid])?;
+    let gate = biased(p, pointwise, pooled, [1, 1, mid, squeezed])?;
+    let gate = swish(p, gate)?;
+    let gate = biased(p, pointwise, gate, [1, 1, squeezed, mid])?;
+    let gate = p.graph.unary(UnaryKind::Sigmoid, gate)?;
+    let y = p.graph.mul(y, gate)?;
+    let y = biased(p, pointwise, y, [1, 1, mid, channels])?;
+    p.graph.add(y, x)
+}
+
+/// A convolution with a bias, whose results are about as large as its input: functions of large ones would magnify roundings.
+fn biased(p: &mut Problem, conv: Conv2d, x: Value, weights: [usize; 4]) -> Result<Value, GraphError> {
+    let (w, bias) = (p.input(&weights)?, p.input(&weights[3..])?);
+    let w = p.graph.mul_scalar(w, 1.0 / (weights[..3].iter().product::<usize>() as f64).sqrt())?;
+    let y = p.graph.push1(conv, &[x, w])?;
+    p.graph.add(y, bias)
+}
+
+fn swish(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
+    let sigmoid = p.graph.unary(UnaryKind::Sigmoid, x)?;
+    p.graph.mul(x, sigmoid)
 }
 
 pub(super) fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {

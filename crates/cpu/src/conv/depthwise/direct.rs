@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::conv::ConvDesc;
 use crate::conv::data_grad::PhaseAxis;
 use crate::conv::gather::Axis;
-use crate::gemm::{SharedMut, even_chunks};
+use crate::gemm::{FinishedRows, SharedMut, Source, Store, even_chunks};
 use crate::simd::{Simd, SimdOp};
 
 /// Output positions along one axis, and what they read.
@@ -69,6 +69,8 @@ pub(super) struct Lines<'a> {
     pub grid: &'a Grid,
     pub lines: Range<usize>,
     pub channels: Range<usize>,
+    /// What becomes of finished pixels, in place of being left in the output. Offsets are those in the whole output.
+    pub store: Option<&'a Store>,
 }
 
 /// One line of a grid.
@@ -80,9 +82,10 @@ struct Line<'a> {
     weights: *const f32,
     /// Lines of taps inside the image.
     tap_lines: usize,
-    /// The first pixel of the output line.
-    dst: *mut f32,
+    /// Offset of the first pixel of the output line.
+    first: usize,
     channels: Range<usize>,
+    store: Option<&'a Store>,
 }
 
 impl SimdOp for Lines<'_> {
@@ -95,7 +98,7 @@ impl SimdOp for Lines<'_> {
         let y = &self.grid.y;
         for line in self.lines.clone().filter(|line| line % y.size % y.step == y.first) {
             // SAFETY: the caller's promise.
-            unsafe { self.grid.line(line, self.channels.clone()).run::<S>() };
+            unsafe { self.grid.line(line, self.channels.clone(), self.store).run::<S>() };
         }
     }
 }
@@ -103,7 +106,7 @@ impl SimdOp for Lines<'_> {
 impl Grid {
     /// Number `line` of the lines `[N * y.size]` of the output.
     #[inline(always)]
-    fn line(&self, line: usize, channels: Range<usize>) -> Line<'_> {
+    fn line<'a>(&'a self, line: usize, channels: Range<usize>, store: Option<&'a Store>) -> Line<'a> {
         let (image, position) = (line / self.y.size, line % self.y.size);
         let axis = &self.y.source;
         let start = axis.start(position / self.y.step);
@@ -115,8 +118,9 @@ impl Grid {
             src: self.src.wrapping_offset(source_line * (self.x.source.size * self.channels) as isize),
             weights: weights.wrapping_offset(taps.start as isize * self.y.weight_step),
             tap_lines: taps.len(),
-            dst: self.dst.0.wrapping_add(line * self.x.size * self.channels),
+            first: line * self.x.size * self.channels,
             channels,
+            store,
         }
     }
 }
@@ -129,44 +133,60 @@ impl Line<'_> {
         // SAFETY: the promises of `Lines::run`; the windows of a tile have the same taps inside the image.
         unsafe {
             for position in (0..whole.start).chain(whole.end..x.grid) {
-                self.tile(TileTable::<S>::TILES[0], position, x.taps_inside(x.start(position)));
+                self.tile::<S>((1, TileTable::<S>::TILES[0]), position, x.taps_inside(x.start(position)));
             }
             let mut position = whole.start;
             if let Some((pixels, kernel)) = unrolled::<S>(x) {
                 while position + pixels <= whole.end {
-                    self.tile(kernel, position, 0..x.taps);
+                    self.tile::<S>((pixels, kernel), position, 0..x.taps);
                     position += pixels;
                 }
             }
             let rest = whole.end - position;
             let tiles = even_chunks(rest, MAX_PIXELS, 1);
             for pixels in (0..tiles.count).map(|tile| tiles.range(tile, rest)).filter(|pixels| !pixels.is_empty()) {
-                self.tile(TileTable::<S>::TILES[pixels.len() - 1], position + pixels.start, 0..x.taps);
+                let kernel = TileTable::<S>::TILES[pixels.len() - 1];
+                self.tile::<S>((pixels.len(), kernel), position + pixels.start, 0..x.taps);
             }
         }
     }
 
-    /// Runs a kernel for the pixels from grid position `position` on, from the taps `taps` of each line of taps.
-    unsafe fn tile(&self, kernel: TileFn, position: usize, taps: Range<usize>) {
+    /// Runs the kernel of a number of pixels for those from grid position `position` on, from the taps `taps` of each line of taps.
+    unsafe fn tile<S: Simd>(&self, (pixels, kernel): (usize, TileFn), position: usize, taps: Range<usize>) {
         let (y, x, pitch) = (&self.grid.y, &self.grid.x, self.grid.channels);
+        let first = self.first + (position * x.step + x.first) * pitch;
         let source = x.source.start(position) + (taps.start * x.source.tap) as isize;
         let tile = Tile {
             src: self.src.wrapping_offset(source * pitch as isize).wrapping_add(self.channels.start),
             src_steps: [y.source.tap * x.source.size * pitch, x.source.tap * pitch, x.source.step * pitch],
             taps: [self.tap_lines, taps.len()],
+            fresh_line: self.tap_lines.saturating_sub(y.source.step.div_ceil(y.source.tap)),
             weights: self
                 .weights
                 .wrapping_offset(taps.start as isize * x.weight_step)
                 .wrapping_add(self.channels.start),
             weight_steps: [y.weight_step, x.weight_step],
-            dst: self.dst.wrapping_add((position * x.step + x.first) * pitch + self.channels.start),
+            dst: self.grid.dst.0.wrapping_add(first + self.channels.start),
             dst_step: x.step * pitch,
             channels: self.channels.len(),
         };
         // SAFETY: the promises of `Lines::run`.
-        unsafe { kernel(&tile) }
+        unsafe {
+            kernel(&tile);
+            let Some(store) = self.store else { return };
+            let mut offsets = [0; MAX_PIXELS];
+            for (i, offset) in offsets[..pixels].iter_mut().enumerate() {
+                *offset = first + i * tile.dst_step;
+            }
+            let rows =
+                FinishedRows { c_rows: &offsets[..pixels], col: self.channels.start, width: self.channels.len() };
+            store.write::<S>(Source::Matrix(self.grid.dst.0), rows);
+        }
     }
 }
+
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// Most pixels of a tile: as many sums as fit in 16 registers beside a weight.
 const MAX_PIXELS: usize = 12;
@@ -179,6 +199,8 @@ struct Tile {
     src_steps: [usize; 3],
     /// Lines of taps, and taps of each line.
     taps: [usize; 2],
+    /// Of the lines of taps the first one that the output line before has not read.
+    fresh_line: usize,
     weights: *const f32,
     weight_steps: [isize; 2],
     dst: *mut f32,
@@ -252,12 +274,33 @@ impl Tile {
         }
     }
 
+    /// Asks for the memory of the tile behind this one, in a cache line of channels: what it is the first to read, and what it writes.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(&self, channel: usize, pixels: usize, step: usize) {
+        let [line_step, tap_step, _] = self.src_steps;
+        // SAFETY: prefetches take any address.
+        unsafe {
+            for line in self.fresh_line..self.taps[0] {
+                let src = self.src.wrapping_add(line * line_step + channel);
+                for column in pixels * step..2 * pixels * step {
+                    S::prefetch(src.wrapping_add(column * tap_step));
+                }
+            }
+            for pixel in pixels..2 * pixels {
+                S::prefetch_write(self.dst.wrapping_add(pixel * self.dst_step + channel));
+            }
+        }
+    }
+
     /// A vector of each pixel from a channel on.
     #[inline(always)]
     unsafe fn columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(&self, channel: usize) {
         let [line_step, tap_step, _] = self.src_steps;
         // SAFETY: the promises of `tile`.
         unsafe {
+            if channel.is_multiple_of(LINE) {
+                self.prefetch::<S>(channel, PIXELS, STEP);
+            }
             let mut sums = [S::splat(0.0); PIXELS];
             for line in 0..self.taps[0] {
                 let src = self.src.wrapping_add(line * line_step + channel);

@@ -80,6 +80,7 @@ impl Pass<'_> {
     unsafe fn run(&self, ctx: Ctx<'_>, epilogue: Option<&dyn Epilogue>) {
         let cut = Pass::cut(self.d, self.transposed);
         let total = if self.transposed { self.d.input_rows() } else { self.d.output_rows() };
+        let store = epilogue.and_then(|epilogue| epilogue.as_store());
         ctx.pool.run(cut.blocks.count * cut.groups.count, &|task, worker| {
             let block = task / cut.groups.count;
             let lines = block * cut.lines..(block + 1) * cut.lines;
@@ -89,12 +90,15 @@ impl Pass<'_> {
             for (index, part) in (0..self.grids()).flat_map(|grid| (0..parts.count).map(move |part| (grid, part))) {
                 let part = parts.range(part, channels.len());
                 let part = channels.start + part.start..channels.start + part.end;
-                let lines = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: part };
+                let lines = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: part, store };
                 // SAFETY: the caller's promise; tasks have different lines or channels.
                 unsafe { dispatch(ctx.isa, lines) };
             }
-            if let Some(epilogue) = epilogue {
-                epilogue.block(worker, block, cut.blocks.range(block, total), channels);
+            let Some(epilogue) = epilogue else { return };
+            let rows = cut.blocks.range(block, total);
+            match store {
+                None => epilogue.block(worker, block, rows, channels),
+                Some(_) => epilogue.stored_block(worker, block, rows, channels),
             }
         });
     }

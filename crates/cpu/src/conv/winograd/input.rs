@@ -52,13 +52,14 @@ impl<T: TileSide> SimdOp for TransformInput<'_, T> {
         let mut pixels = self.pixels(self.tiles.start);
         for (i, tile) in self.tiles.clone().enumerate() {
             let next = self.pixels(tile + 1);
+            let affine = self.affine.map(|affine| affine.of_image(self.problem.tile(tile).0));
             for chunk in 0..chunks.count {
                 let range = chunks.range(chunk, self.channels.len());
                 let channels = self.channels.start + range.start..self.channels.start + range.end;
                 // SAFETY: the promises made for these tiles.
                 unsafe {
                     let dst = self.dst.add(self.layout.offset(chunk, 0) + (self.to + i) * tile_stride);
-                    transform_tile::<S, T>(self.side, &pixels, &next, self.affine, channels, dst, &offsets);
+                    transform_tile::<S, T>(self.side, &pixels, &next, affine, channels, dst, &offsets);
                 }
             }
             pixels = next;

@@ -140,7 +140,7 @@ pub fn run<'a>(
     let problem = &plan.problem;
     let needed = weights_len(d, direction);
     let input = input.into();
-    let affine = input.affine.map(|affine| affine.checked(problem.channels));
+    let affine = input.affine.map(|affine| affine.checked(problem.images, problem.channels));
     let input = input.elements.checked(problem.input_len(), "input").as_f32().expect("an input of f32");
     assert!(weights.len() >= needed, "transformed weights have {} elements, {needed} are needed", weights.len());
     let output = output.checked(problem.output_len(), plan.blocks.rows * problem.cols, "output");

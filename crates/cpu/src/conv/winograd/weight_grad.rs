@@ -130,7 +130,7 @@ pub fn weight_grad<'a>(
     assert!(is_possible(d), "not a 3x3 convolution with stride and dilation 1: {d:?}");
     let plan = &Plan::new(d);
     let x = x.into();
-    let affine = x.affine.map(|affine| affine.checked(d.c_in));
+    let affine = x.affine.map(|affine| affine.checked(d.n, d.c_in));
     let x = x.elements.checked(d.input_len(), "input").as_f32().expect("an input of f32");
     let dy = dy.into().checked(d.output_len(), "output gradient").as_f32().expect("an output gradient of f32");
     let [x, dy] = [x, dy].map(|src| SharedMut(src.cast_mut()));
