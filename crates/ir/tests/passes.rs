@@ -523,7 +523,7 @@ fn unreached_parameters_are_named() {
 fn the_way_through_an_operation_without_gradient_is_named() {
     let mut g = Graph::new();
     let a = g.input("weight", Role::Parameter, TensorType::f32([2])).unwrap();
-    let floor = g.scoped("head", |g| g.unary(bessemer_ir::ops::pointwise::UnaryKind::Floor, a)).unwrap();
+    let floor = g.scoped("head", |g| g.unary(UnaryKind::Floor, a)).unwrap();
     let loss = g.sum(floor, &[0]).unwrap();
     let message = gradients(&mut g, loss, &[a]).unwrap_err().to_string();
     assert!(message.contains("floor at `head`") && message.contains("weight"), "{message}");

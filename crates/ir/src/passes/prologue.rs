@@ -93,7 +93,7 @@ impl Map {
         links.reverse();
         let in_memory = !graph.node(x.node).op.is_pointwise();
         let needs_all = || graph.ancestors(links.iter().map(|link| link.operand.node))[x.node.index()];
-        (in_memory && needs_all()).then(|| Map { x, scales: Scales::Links(links), relu })
+        (in_memory && needs_all()).then_some(Map { x, scales: Scales::Links(links), relu })
     }
 
     /// That of a gate: it depends on all of what it is applied to, which is in memory therefore.
