@@ -4,26 +4,26 @@ use crate::simd::{Simd, Test};
 
 /// Arithmetic on a number, or on every lane of a vector. Both give the same bits on every instruction set.
 pub(crate) trait Number: Copy {
-    /// Another number, in as many lanes.
+    /// The constant `x`, in every lane.
     fn of(self, x: f32) -> Self;
-    /// The sum.
+    /// `self + b`.
     fn plus(self, b: Self) -> Self;
-    /// The difference.
+    /// `self - b`.
     fn minus(self, b: Self) -> Self;
-    /// The product.
+    /// `self * b`.
     fn times(self, b: Self) -> Self;
     /// `self * b + c`, rounded once.
     fn fused(self, b: Self, c: Self) -> Self;
-    /// 1 divided by it.
+    /// `1 / self`.
     fn reciprocal(self) -> Self;
-    /// The bound where it is less than that; a NaN stays one.
+    /// `self`, or `bound` if that is greater; NaN stays NaN.
     fn at_least(self, bound: f32) -> Self;
-    /// The bound where it is greater than that; a NaN stays one.
+    /// `self`, or `bound` if that is less; NaN stays NaN.
     fn at_most(self, bound: f32) -> Self;
-    /// `a` where it is less than the bound, else `b`.
+    /// `a` where `self < bound`, else `b`.
     fn choose_below(self, bound: f32, a: Self, b: Self) -> Self;
-    /// It times `2^n`, which is to be a normal number, for the integer `n` in the lowest bits of `n`.
-    fn scaled(self, n: Self) -> Self;
+    /// `self * 2^n` for the integer `n` in the lowest bits of `exponent`. The result must be a normal number.
+    fn scaled(self, exponent: Self) -> Self;
 }
 
 impl Number for f32 {
@@ -64,8 +64,8 @@ impl Number for f32 {
         if self < bound { a } else { b }
     }
     #[inline(always)]
-    fn scaled(self, n: f32) -> f32 {
-        f32::from_bits(self.to_bits().wrapping_add(n.to_bits() << 23))
+    fn scaled(self, exponent: f32) -> f32 {
+        f32::from_bits(self.to_bits().wrapping_add(exponent.to_bits() << 23))
     }
 }
 
@@ -138,8 +138,8 @@ impl<S: Simd> Number for Vector<S> {
         Vector(unsafe { S::blend(S::test(Test::Lt, self.0, S::splat(bound)), a.0, b.0) })
     }
     #[inline(always)]
-    fn scaled(self, n: Self) -> Self {
+    fn scaled(self, exponent: Self) -> Self {
         // SAFETY: the promise of whoever made the lanes.
-        Vector(unsafe { S::scaled(self.0, n.0) })
+        Vector(unsafe { S::scaled(self.0, exponent.0) })
     }
 }

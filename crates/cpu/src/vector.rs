@@ -60,7 +60,7 @@ pub fn exp_nonpositive(x: f32) -> f32 {
     let high = 9.618_437e-3 + 1.339_887_5e-3 * f + 1.535_336_2e-4 * square;
     let power = low + square * (middle + square * high);
     // The lowest bits of `shifted` are the rounded exponent.
-    let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
+    let scaled = power.scaled(shifted);
     if vanishes { 0.0 } else { scaled }
 }
 
@@ -73,7 +73,7 @@ pub fn exp_fused(x: f32) -> f32 {
     let shifted = y + ROUND;
     let power = power_fused(y - (shifted - ROUND));
     // The lowest bits of `shifted` are the rounded exponent; that of the least power, which is 1, becomes 0.
-    f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23))
+    power.scaled(shifted)
 }
 
 /// `2^f` for `f` in -0.5 to 0.5, with fused operations: within 2e-7 of the exact value, and 1 for 0.

@@ -6,6 +6,7 @@ use super::execute::Blocks;
 use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
 use super::reduce::{self, Lanes};
 use super::schedule::Storage;
+use crate::gemm::LINE;
 use crate::random::fill_uniform;
 use crate::rowwise;
 use crate::simd::{Simd, SimdOp};
@@ -127,9 +128,6 @@ impl Arena {
         start.cast()
     }
 }
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// Elements of an address.
 const ADDRESS: usize = size_of::<*mut u8>() / size_of::<f32>();

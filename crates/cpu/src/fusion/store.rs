@@ -27,9 +27,13 @@ impl StoreFusion {
     pub(crate) fn of(fusion: &Fusion, input_types: &[TensorType]) -> Option<StoreFusion> {
         let [FusionOutput::Store { reg, ref ty }, ref sums @ ..] = fusion.outputs[..] else { return None };
         let is_sum = |output: &FusionOutput| matches!(*output, FusionOutput::Sum { reg: summed, .. } if summed == reg);
-        if !matches!(ty.dtype, DType::F32 | DType::Bf16)
-            || !sums.iter().all(|sum| is_sum(sum) && ty.dtype == DType::F32)
-        {
+        let fits = match ty.dtype {
+            DType::F32 => sums.iter().all(is_sum),
+            // Sums are of what is not rounded.
+            DType::Bf16 => sums.is_empty(),
+            _ => false,
+        };
+        if !fits {
             return None;
         }
         let reader = Reader { fusion, input_types };
@@ -39,21 +43,24 @@ impl StoreFusion {
         };
         let (sum, activation) = reader.activation(value);
         let (bias, addend) = reader.sum(sum)?;
-        let fits = addend.is_none() || activation != Activation::Swish;
-        fits.then_some(StoreFusion { bias, addend, activation, output_type: ty.dtype })
+        let exists = addend.is_none() || activation != Activation::Swish;
+        exists.then_some(StoreFusion { bias, addend, activation, output_type: ty.dtype })
     }
 
-    /// What is left of such a fusion once its first output is stored, which takes the place of the product; `None` if nothing is.
-    pub(crate) fn rest(fusion: &Fusion) -> Option<Fusion> {
-        let sums = fusion.outputs[1..].iter().map(|output| match output {
+    /// The sums of such a fusion, taken from its stored first output, which the program reads as the producer; `None` if there are
+    /// none.
+    pub(crate) fn sums(fusion: &Fusion) -> Option<Fusion> {
+        let of_stored = |output: &FusionOutput| match output {
             FusionOutput::Sum { groups, shape, .. } => {
-                FusionOutput::Sum { reg: 0, groups: *groups, shape: shape.clone() }
+                Some(FusionOutput::Sum { reg: 0, groups: *groups, shape: shape.clone() })
             }
-            other => other.clone(),
-        });
-        let outputs: Vec<FusionOutput> = sums.collect();
-        let rest = Fusion { loads: Vec::new(), program: vec![Instr::Producer], outputs, ..fusion.clone() };
-        (!rest.outputs.is_empty()).then_some(rest)
+            _ => None,
+        };
+        let outputs: Vec<FusionOutput> = fusion.outputs.iter().filter_map(of_stored).collect();
+        if outputs.is_empty() {
+            return None;
+        }
+        Some(Fusion { loads: Vec::new(), program: vec![Instr::Producer], outputs, ..fusion.clone() })
     }
 
     /// The same with the places of its operands.

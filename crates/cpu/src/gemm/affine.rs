@@ -1,6 +1,6 @@
 //! Prologue of a product: a scale and a shift for each channel of its first operand, and ReLU, applied while the operand is
-//! packed. A batch norm whose statistics are known has this form; gates of squeeze and excite are scales of which each image has
-//! its own.
+//! packed. A batch norm whose statistics are known has this form; the gates of squeeze and excite are scales
+//! per image and channel.
 
 use super::Ctx;
 use super::typed_slice::{TypedPtr, TypedSlice};
@@ -10,9 +10,9 @@ use bessemer_ir::DType;
 /// `x * scale + shift` with a scale and a shift for each channel, and optionally ReLU.
 #[derive(Clone, Copy)]
 pub struct Affine<'a> {
-    /// One element for each channel, or for each channel of each image.
+    /// `[C]`, or `[N, C]` with separate scales per image.
     pub scale: &'a [f32],
-    /// Whether each image has scales of its own.
+    /// Whether `scale` is `[N, C]`.
     pub by_image: bool,
     /// One element for each channel.
     pub shift: &'a [f32],
@@ -78,7 +78,7 @@ pub(crate) struct AffinePtr {
 unsafe impl Sync for AffinePtr {}
 
 impl AffinePtr {
-    /// That of an image, where it is that of the first one.
+    /// With the scales of image number `image`, where `self` has those of the first one.
     #[inline(always)]
     pub(crate) fn of_image(self, image: usize) -> AffinePtr {
         AffinePtr { scale: self.scale.wrapping_add(image * self.image_pitch), ..self }

@@ -1,11 +1,8 @@
 //! Memory that several worker threads write to: outputs and scratch.
 
-use super::Ctx;
+use super::{Ctx, LINE};
 use crate::parts::{CHUNK, for_chunks};
 use std::marker::PhantomData;
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// The memory of a kernel's output.
 ///

@@ -1,5 +1,5 @@
-//! Simple epilogues of products: a bias, the sum with another tensor, an activation, rounding. They run as soon as a tile of C is finished,
-//! while it is in the first-level cache.
+//! Simple epilogues of products: a bias, the sum with another tensor, an activation, rounding. They run as soon as a tile of C is
+//! finished, while it is in the first-level cache.
 
 use super::tile::LINE;
 use super::tile_loop::NO_ROW;
@@ -139,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Writes finished rows, in a function of its own, which takes no registers from the caller.
+    /// Writes finished rows. Not inlined, so that it does not compete for registers with the loop that calls it.
     ///
     /// # Safety
     /// The matrices are valid for the rows and columns, which nobody else uses meanwhile. The machine has `S`.

@@ -4,6 +4,7 @@ use super::store::{FinishedRows, Source, Store};
 use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, rounds, tile_fn};
 use super::tiles;
 use crate::simd::Simd;
+use std::ops::Range;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
 pub(crate) struct TileLoop<'a> {
@@ -151,8 +152,7 @@ impl TileLoop<'_> {
         };
         let panels = self.cols.div_ceil(panel::<S>());
         let by_rows = ending.store.is_some() && self.depth * self.cols <= NEAR_B;
-        let (mut tile, mut index) = (0, 0);
-        for _ in 0..tiles * panels {
+        for (tile, index) in TileOrder::new(tiles, panels, by_rows) {
             let col = index * panel::<S>();
             let width = panel::<S>().min(self.cols - col);
             let b = self.b.wrapping_add(index * self.b_panel);
@@ -185,10 +185,8 @@ impl TileLoop<'_> {
                 if let Some(store) = ending.store {
                     match by_rows {
                         true => {
-                            // A share of the rows of the next tile.
-                            let next = tile_start(rows, tile + 2, tiles).min(rows) - end;
-                            let share = end + next * index / panels..end + next * (index + 1) / panels;
-                            store.prefetch::<S>(&self.c_rows[share], 0..self.cols);
+                            let next = end..tile_start(rows, tile + 2, tiles).min(rows);
+                            store.prefetch::<S>(&self.c_rows[share(next, index, panels)], 0..self.cols);
                         }
                         false => store.prefetch::<S>(c_rows, col..col + width),
                     }
@@ -207,19 +205,52 @@ impl TileLoop<'_> {
                     multiply::<S>(self.layout, end - start, width, args);
                 }
             }
-            if by_rows {
-                index += 1;
-                if index == panels {
-                    (tile, index) = (tile + 1, 0);
-                }
-            } else {
-                tile += 1;
-                if tile == tiles {
-                    (tile, index) = (0, index + 1);
-                }
-            }
         }
     }
+}
+
+/// The numbers of tiles of rows and of panels of columns, in the order in which a block of C is computed.
+pub(super) struct TileOrder {
+    tiles: usize,
+    panels: usize,
+    /// Whether all panels of a tile of rows come before the next tile of rows.
+    by_rows: bool,
+    tile: usize,
+    panel: usize,
+}
+
+impl TileOrder {
+    #[inline(always)]
+    pub(super) fn new(tiles: usize, panels: usize, by_rows: bool) -> TileOrder {
+        TileOrder { tiles, panels, by_rows, tile: 0, panel: 0 }
+    }
+}
+
+impl Iterator for TileOrder {
+    type Item = (usize, usize);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let TileOrder { tiles, panels, by_rows, tile, panel } = *self;
+        if tile >= tiles || panel >= panels {
+            return None;
+        }
+        let (is_last_panel, is_last_tile) = (panel + 1 == panels, tile + 1 == tiles);
+        (self.tile, self.panel) = match by_rows {
+            true if is_last_panel => (tile + 1, 0),
+            true => (tile, panel + 1),
+            false if is_last_tile => (0, panel + 1),
+            false => (tile + 1, panel),
+        };
+        Some((tile, panel))
+    }
+}
+
+/// Part number `index` of a range that is cut into `count` parts.
+#[inline(always)]
+pub(super) fn share(range: Range<usize>, index: usize, count: usize) -> Range<usize> {
+    let at = |index: usize| range.start + tile_start(range.len(), index, count);
+    at(index)..at(index + 1)
 }
 
 /// Elements of B up to which it is read again for each few rows that are stored: it stays in the second-level cache, and rows are

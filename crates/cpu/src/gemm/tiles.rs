@@ -2,7 +2,7 @@
 
 use super::store::{FinishedRows, Source};
 use super::tile::{LINE, MAX_PANEL, panel};
-use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop};
+use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, share};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
@@ -25,8 +25,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
     let by_rows = ending.store.is_some() && depth * tile_loop.cols <= NEAR_B;
     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let buffer = buffer.as_mut_ptr().cast::<f32>();
-    let (mut tile, mut index) = (0, 0);
-    for _ in 0..count * panels {
+    for (tile, index) in TileOrder::new(count, panels, by_rows) {
         let RowTiles { start: row, height, pitch } = blocks[tile];
         let col = index * panel::<S>();
         let width = panel::<S>().min(tile_loop.cols - col);
@@ -59,8 +58,8 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
             if let Some(store) = ending.store.filter(|_| by_rows)
                 && let Some(next) = blocks[..count].get(tile + 1)
             {
-                let share = next.height * index / panels..next.height * (index + 1) / panels;
-                store.prefetch::<S>(&tile_loop.c_rows[next.start..][share], 0..tile_loop.cols);
+                let next = next.start..next.start + next.height;
+                store.prefetch::<S>(&tile_loop.c_rows[share(next, index, panels)], 0..tile_loop.cols);
             }
             let rows = FinishedRows { c_rows, col, width };
             match ending.sums {
@@ -81,17 +80,6 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
                     S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
                     write_rows::<S>(buffer, rows, tile_loop.c, ending);
                 }
-            }
-        }
-        if by_rows {
-            index += 1;
-            if index == panels {
-                (tile, index) = (tile + 1, 0);
-            }
-        } else {
-            tile += 1;
-            if tile == count {
-                (tile, index) = (0, index + 1);
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{CallError, Kernel, Operands, Unsupported, weight_grad};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
+use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, LINE, Output, RowBlocks, TypedSlice, Weights};
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
 use bessemer_ir::ops::{Op, Product};
 use bessemer_ir::{DType, TensorType};
@@ -22,13 +22,12 @@ pub(crate) struct Contraction {
     is_limited: bool,
 }
 
-/// Scales and a shift for each channel of the first operand, which are the third and fourth one.
+/// The scale and the shift of the channels of the first operand, which are the third and fourth operand.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineOperands {
+    /// Elements of the scale: as many as channels, or as channels of all images.
     scales: usize,
     channels: usize,
-    /// Whether each image has scales of its own.
-    by_image: bool,
     relu: bool,
 }
 
@@ -37,12 +36,7 @@ impl AffineOperands {
     fn of(op: &Op, types: &[&TensorType]) -> Option<AffineOperands> {
         let Op::ConvWithPrologue(prologue) = op else { return None };
         let scale = &types[2].shape;
-        Some(AffineOperands {
-            scales: scale.elements(),
-            channels: scale.cols(),
-            by_image: scale.rank() > 1,
-            relu: prologue.relu,
-        })
+        Some(AffineOperands { scales: scale.elements(), channels: scale.cols(), relu: prologue.relu })
     }
 
     /// # Safety
@@ -50,7 +44,7 @@ impl AffineOperands {
     pub(crate) unsafe fn apply_to<'a>(self, x: TypedSlice<'a>, operands: &Operands<'a>) -> Input<'a> {
         // SAFETY: the caller's promise.
         let (scale, shift) = unsafe { (operands.floats(2, self.scales), operands.floats(3, self.channels)) };
-        Input::affine(x, Affine { scale, by_image: self.by_image, shift, relu: self.relu })
+        Input::affine(x, Affine { scale, by_image: self.scales > self.channels, shift, relu: self.relu })
     }
 }
 
@@ -63,9 +57,6 @@ enum Algorithm {
     GroupedDataGrad(GroupedDesc),
     Matmul(GemmDesc),
 }
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// Sizes of a convolution, with the channels of all groups together.
 pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {

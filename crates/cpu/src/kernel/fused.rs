@@ -3,7 +3,7 @@
 use super::contraction::Contraction;
 use super::{CallError, Kernel, Operands, Unsupported};
 use crate::fusion::{FusionIo, FusionKernel, Partials, StoreFusion};
-use crate::gemm::{Ctx, Epilogue, Output, Store};
+use crate::gemm::{Ctx, Epilogue, LINE, Output, Store};
 use crate::isa::Isa;
 use bessemer_ir::ops::fusion::Fusion;
 use bessemer_ir::passes::memory::raw_target;
@@ -31,10 +31,10 @@ impl Kernel for FusionKernel {
 pub(super) struct WithProducer {
     product: Contraction,
     fusion: FusionKernel,
-    /// The fusion, or its first part, if products can do that.
+    /// The fusion without its sums, if products can store its output.
     store: Option<StoreFusion>,
-    /// Its other part.
-    rest: Option<FusionKernel>,
+    /// The sums of the stored output.
+    sums: Option<FusionKernel>,
     target: OutputTarget,
     /// Operands of the node that are the product's.
     own: usize,
@@ -52,9 +52,6 @@ enum OutputTarget {
     /// As `Whole`, in this output of the node.
     WholeOutput(usize),
 }
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// A pointer shared with the pool's workers.
 #[derive(Clone, Copy)]
@@ -88,8 +85,8 @@ pub(super) fn lower(
         (None, _) => OutputTarget::Whole,
     };
     let store = StoreFusion::of(fusion, &loads);
-    let rest = store.and_then(|_| StoreFusion::rest(fusion)).map(|rest| FusionKernel::compile(&rest, &[]));
-    Ok(Box::new(WithProducer { product, fusion: kernel, store, rest, target, own }))
+    let sums = store.and_then(|_| StoreFusion::sums(fusion)).map(|sums| FusionKernel::compile(&sums, &[]));
+    Ok(Box::new(WithProducer { product, fusion: kernel, store, sums, target, own }))
 }
 
 impl WithProducer {
@@ -107,8 +104,8 @@ impl WithProducer {
     }
 
     fn worker_len(&self) -> usize {
-        let rest = self.rest.as_ref().map_or(0, FusionKernel::scratch_len);
-        self.fusion.scratch_len().max(rest).next_multiple_of(LINE)
+        let sums = self.sums.as_ref().map_or(0, FusionKernel::scratch_len);
+        self.fusion.scratch_len().max(sums).next_multiple_of(LINE)
     }
 }
 
@@ -211,10 +208,10 @@ impl Epilogue for FusionEpilogue<'_> {
     }
 
     fn stored_block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
-        let (Some(rest), [stored, outputs @ ..]) = (&self.with_producer.rest, self.io.outputs) else { return };
+        let (Some(sums), [stored, outputs @ ..]) = (&self.with_producer.sums, self.io.outputs) else { return };
         let io = FusionIo { producer: stored.cast_const().cast(), loads: &[], outputs };
         // SAFETY: the product has stored the block.
-        unsafe { self.run(rest, &io, worker, block, rows, cols) }
+        unsafe { self.run(sums, &io, worker, block, rows, cols) }
     }
 }
 

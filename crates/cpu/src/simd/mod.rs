@@ -171,8 +171,8 @@ pub(crate) trait Simd: Copy + 'static {
         // SAFETY: the caller's promise of this trait.
         unsafe { Self::mul_add(a, b, c) }
     }
-    /// `a` times `2^n`, which is to be a normal number, for the integer `n` in the lowest bits of `n`.
-    unsafe fn scaled(a: Self::V, n: Self::V) -> Self::V;
+    /// `a * 2^n` for the integer `n` in the lowest bits of `exponent`. The results must be normal numbers.
+    unsafe fn scaled(a: Self::V, exponent: Self::V) -> Self::V;
     /// What a step of a product adds: `a * b + c`, or for [`DOT2`](Self::DOT2) `c` plus the products of both.
     #[inline(always)]
     unsafe fn multiply(a: Self::V, b: Self::V, c: Self::V) -> Self::V {

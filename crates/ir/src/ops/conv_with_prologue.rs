@@ -20,7 +20,7 @@ impl ConvWithPrologue {
     pub const INPUTS: usize = 4;
 }
 
-/// The shape of scales of which each image of a batch of this shape has its own.
+/// The shape `[N, 1, 1, C]` of separate scales per image, for images `[N, H, W, C]`.
 pub fn scales_by_image(images: &Shape) -> Shape {
     Shape::from([images.dims().first().copied().unwrap_or(1), 1, 1, images.cols()])
 }

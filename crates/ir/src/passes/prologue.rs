@@ -105,23 +105,24 @@ impl Map {
             let fits = shape.rank() == 4 && graph.shape(x) == shape && *graph.shape(gate) == scales_by_image(shape);
             fits && graph.ancestors([gate.node].into_iter())[x.node.index()]
         };
-        let (x, gate) = if is_gate(a, b) { (a, b) } else { (b, a) };
-        is_gate(x, gate).then_some(Map { x, scales: Scales::Gate(gate), relu: false })
+        let (x, gate) = [(a, b), (b, a)].into_iter().find(|&(x, gate)| is_gate(x, gate))?;
+        Some(Map { x, scales: Scales::Gate(gate), relu: false })
     }
 
     /// Scale and shift in the new graph.
     fn vectors(&self, graph: &Graph, node: NodeId, rewriter: &mut Rewriter<'_>) -> Result<[Value; 2], GraphError> {
         let channels = graph.shape(self.x).cols();
-        let links = match &self.scales {
-            Scales::Links(links) => links,
+        let path = graph.path(node);
+        let links: Vec<Link> = match &self.scales {
+            Scales::Links(links) => {
+                links.iter().map(|link| Link { operand: rewriter.get(link.operand), ..*link }).collect()
+            }
             Scales::Gate(gate) => {
                 let gate = rewriter.get(*gate);
-                let path = graph.path(node);
                 return rewriter.target().at_path(path, |g| Ok([gate, g.constant(DType::F32, [channels], 0.0)?]));
             }
         };
-        let links: Vec<Link> = links.iter().map(|link| Link { operand: rewriter.get(link.operand), ..*link }).collect();
-        rewriter.target().at_path(graph.path(node), |g| {
+        rewriter.target().at_path(path, |g| {
             let [scale, shift] = scale_and_shift(g, &links)?;
             let mut vector = |value: Option<Value>, neutral: f64| match value {
                 Some(value) if g.shape(value).rank() == 1 => Ok(value),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::conv::ConvDesc;
 use crate::conv::data_grad::PhaseAxis;
 use crate::conv::gather::Axis;
-use crate::gemm::{FinishedRows, SharedMut, Source, Store, even_chunks};
+use crate::gemm::{FinishedRows, LINE, SharedMut, Source, Store, even_chunks};
 use crate::simd::{Simd, SimdOp};
 
 /// Output positions along one axis, and what they read.
@@ -184,9 +184,6 @@ impl Line<'_> {
         }
     }
 }
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// Most pixels of a tile: as many sums as fit in 16 registers beside a weight.
 const MAX_PIXELS: usize = 12;

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use super::plan::{InputLayout, LINE, Problem, inside};
+use super::plan::{InputLayout, Problem, inside};
 use super::points::{self, INPUTS, OUTPUTS, POSITIONS, TileSide};
-use crate::gemm::AffinePtr;
+use crate::gemm::{AffinePtr, LINE};
 use crate::simd::{Simd, SimdOp};
 
 /// The pixels of a tile.

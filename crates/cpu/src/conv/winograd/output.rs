@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::plan::{LINE, Problem};
+use super::plan::Problem;
 use super::points::{self, INPUTS, OUTPUTS};
+use crate::gemm::LINE;
 use crate::simd::{Simd, SimdOp};
 
 /// Transforms some columns of some tiles.

@@ -5,10 +5,7 @@ use std::ops::Range;
 use super::Direction;
 use super::points::{OUTPUTS, POSITIONS};
 use crate::conv::ConvDesc;
-use crate::gemm::{MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, packed_len};
-
-/// Elements of a cache line.
-pub(super) const LINE: usize = 16;
+use crate::gemm::{LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, packed_len};
 
 /// Tiles that a block has at least, where an image or the batch has them: the transformed weights are read once for
 /// each block.

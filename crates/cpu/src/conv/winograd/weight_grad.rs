@@ -10,13 +10,13 @@
 use std::ops::Range;
 
 use super::input::{TransformInput, zeros_len};
-use super::plan::{InputLayout, LINE, Problem, odd_lines};
+use super::plan::{InputLayout, Problem, odd_lines};
 use super::points::{self, INPUTS, InputSide, OutputGradSide, POSITIONS, TAPS};
 use super::weights::KERNEL;
 use super::{Direction, FEWEST_CHANNELS, is_possible};
 use crate::conv::ConvDesc;
 use crate::gemm::{
-    ALayout, AffinePtr, Ctx, Input, MAX_PANEL, MemoryBlock, Output, PartialSum, Prefetch, ROW_STRIDE, RowBlocks,
+    ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, Output, PartialSum, Prefetch, ROW_STRIDE, RowBlocks,
     Scratch, SharedMut, TASKS, TileLoop, TypedSlice, aligned_len, column_stride, even_chunks, panel, tile_count,
     tile_start,
 };

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::Direction;
-use super::plan::{LINE, Problem};
+use super::plan::Problem;
 use super::points::{self, INPUTS, TAPS};
-use crate::gemm::{Ctx, SharedMut, panel};
+use crate::gemm::{Ctx, LINE, SharedMut, panel};
 use crate::simd::{Simd, SimdOp, dispatch};
 
 /// Taps of the kernel.
