@@ -11,8 +11,9 @@ use bessemer_cuda::{CudaTarget, kernels_of};
 use bessemer_ir::DType;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
-use bessemer_models::{LossOptions, Model, bert, efficientdet, find, maskrcnn};
-use bessemer_nn::{Average, Clip, ClipForm, ClipOf, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_models::electra::{ElectraConfig, ElectraOptions, PretrainingOptions, SpanHead, SquadOptions, squad};
+use bessemer_models::{LossOptions, Model, bert, efficientdet, electra, find, maskrcnn};
+use bessemer_nn::{Adam, Average, Clip, ClipForm, ClipOf, Lamb, Mode, Optimizer, Schedule, Sgd, TrainConfig};
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -73,62 +74,81 @@ fn all_kernels_compile_without_spills() {
     assert!(too_much.is_empty(), "{too_much:#?}");
 }
 
-/// Steps of training of published sizes.
-fn models() -> Vec<(&'static str, DType, Model)> {
+/// Models of published sizes.
+const MODELS: [&str; 7] =
+    ["resnet50", "efficientnet-b0", "efficientdet-d0", "mask-rcnn", "bert-base", "electra-base", "electra-base-squad"];
+
+/// A training step of a model, or inference.
+fn model(name: &str, mode: Mode, batch: usize) -> Model {
     let sgd = || TrainConfig {
         clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step }),
         average: Some(Average { decay: 0.9, ramp: true }),
         ..TrainConfig::new(Optimizer::Sgd(Sgd::default()), Schedule::constant(0.1))
     };
     let lamb = || TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
-    let classifier = |name: &str| {
-        let spec = find(name).unwrap();
-        Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &sgd(), 32).unwrap()
+    let adam = || TrainConfig::new(Optimizer::Adam(Adam::electra(0.01)), Schedule::constant(1e-3));
+    let sequences = Sequences { batch, length: 128, predictions: 20 };
+    let is_training = mode == Mode::Train;
+    let made = match name {
+        "efficientdet-d0" => {
+            let options = efficientdet::find(name).unwrap().options();
+            match is_training {
+                true => efficientdet::train(&options, &efficientdet::LossOptions::default(), &sgd(), batch),
+                false => efficientdet::detect(&options, &efficientdet::DetectionOptions::soft(), batch),
+            }
+        }
+        "mask-rcnn" => {
+            let flavour = maskrcnn::Flavour::Nvidia;
+            let options = maskrcnn::find(name).unwrap().options(flavour);
+            match is_training {
+                true => maskrcnn::train(&options, &maskrcnn::TrainingOptions::new(flavour), &sgd(), batch),
+                false => maskrcnn::detect(&options, &maskrcnn::DetectionOptions::new(flavour), batch),
+            }
+        }
+        "bert-base" => match is_training {
+            true => bert::train(&BertConfig::base(), sequences, &BertOptions::default(), &lamb()),
+            false => bert::infer(&BertConfig::base(), sequences, &BertOptions::default()),
+        },
+        "electra-base" => match is_training {
+            true => electra::train(&ElectraConfig::base(), sequences, &PretrainingOptions::new(1.0 / 3.0), &adam()),
+            false => electra::infer_discriminator(&ElectraConfig::base(), sequences, &ElectraOptions::default()),
+        },
+        "electra-base-squad" => {
+            let head = SpanHead::Joint { beam: 5, may_be_impossible: true };
+            let options = SquadOptions { network: ElectraOptions::default(), head };
+            match is_training {
+                true => squad::train(&ElectraConfig::base(), batch, 384, &options, &adam()),
+                false => squad::predict(&ElectraConfig::base(), batch, 384, &options),
+            }
+        }
+        classifier => {
+            let spec = find(classifier).unwrap();
+            match is_training {
+                true => Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &sgd(), batch),
+                false => Model::infer(spec.architecture, &spec.options(), batch),
+            }
+        }
     };
-    let sequences = Sequences { batch: 8, length: 128, predictions: 20 };
-    let boxes = efficientdet::find("efficientdet-d0").unwrap().options();
-    let flavour = maskrcnn::Flavour::Nvidia;
-    let masks = maskrcnn::find("mask-rcnn").unwrap().options(flavour);
-    let training = maskrcnn::TrainingOptions::new(flavour);
-    let detection = maskrcnn::DetectionOptions::new(flavour);
-    vec![
-        ("resnet50", DType::F16, classifier("resnet50")),
-        ("efficientnet-b0", DType::F32, classifier("efficientnet-b0")),
-        (
-            "efficientdet-d0",
-            DType::F32,
-            efficientdet::train(&boxes, &efficientdet::LossOptions::default(), &sgd(), 4).unwrap(),
-        ),
-        (
-            "efficientdet-d0, inference",
-            DType::F32,
-            efficientdet::detect(&boxes, &efficientdet::DetectionOptions::soft(), 4).unwrap(),
-        ),
-        ("mask-rcnn", DType::F32, maskrcnn::train(&masks, &training, &sgd(), 2).unwrap()),
-        ("mask-rcnn, inference", DType::F32, maskrcnn::detect(&masks, &detection, 2).unwrap()),
-        (
-            "bert-base",
-            DType::Bf16,
-            bert::train(&BertConfig::base(), sequences, &BertOptions::default(), &lamb()).unwrap(),
-        ),
-    ]
+    made.unwrap()
 }
 
-#[test]
-fn kernels_of_whole_models_compile() {
+/// Compiles what plans of these models launch, a name, a mode, a precision and a batch size each, for both architectures.
+fn compile_all(models: impl IntoIterator<Item = (&'static str, Mode, DType, usize)>) {
     let libraries = Libraries::find(Places::of_process(&[]));
     let Some(_) = libraries.get(Wanted::Nvrtc) else {
         return common::skip("kernels of models", "there is no libnvrtc.so");
     };
     let nvrtc = Nvrtc::open(&libraries).unwrap();
     let mut kernels = BTreeMap::new();
-    for (name, precision, model) in models() {
+    for (name, mode, precision, batch) in models {
         let options = CompileOptions { precision, ..CompileOptions::default() };
-        let own = kernels_of(&compile(&model.graph, &CudaTarget, &options).unwrap());
-        let _ = writeln!(std::io::stderr(), "{name}, {precision}: {} kernels", own.len());
+        let plan = compile(&model(name, mode, batch).graph, &CudaTarget, &options).unwrap();
+        let own = kernels_of(&plan);
+        let _ = writeln!(std::io::stderr(), "{name}, {mode:?}, {precision}, batch {batch}: {} kernels", own.len());
         kernels.extend(own.into_iter().map(|kernel| (kernel.name.clone(), kernel)));
     }
     let kernels: Vec<Kernel> = kernels.into_values().collect();
+    let _ = writeln!(std::io::stderr(), "{} different kernels", kernels.len());
     let mut too_much = Vec::new();
     for some in kernels.chunks(16) {
         for architecture in ARCHITECTURES {
@@ -141,6 +161,32 @@ fn kernels_of_whole_models_compile() {
         }
     }
     assert!(too_much.is_empty(), "spills:\n{}", too_much.concat());
+}
+
+#[test]
+fn kernels_of_whole_models_compile() {
+    compile_all([
+        ("resnet50", Mode::Train, DType::F16, 32),
+        ("efficientnet-b0", Mode::Train, DType::F32, 32),
+        ("efficientdet-d0", Mode::Train, DType::F32, 4),
+        ("efficientdet-d0", Mode::Infer, DType::F32, 4),
+        ("mask-rcnn", Mode::Train, DType::F32, 2),
+        ("mask-rcnn", Mode::Infer, DType::F32, 2),
+        ("bert-base", Mode::Train, DType::Bf16, 8),
+    ]);
+}
+
+#[test]
+#[ignore = "compiles for an hour"]
+fn kernels_of_all_models_compile_in_each_precision() {
+    compile_all(MODELS.into_iter().flat_map(|name| {
+        let batches = if name == "mask-rcnn" { [1, 2] } else { [4, 32] };
+        let precisions = [DType::F32, DType::Bf16, DType::F16];
+        let of_mode = move |mode| {
+            precisions.into_iter().flat_map(move |precision| batches.map(|batch| (name, mode, precision, batch)))
+        };
+        [Mode::Train, Mode::Infer].into_iter().flat_map(of_mode)
+    }));
 }
 
 #[test]

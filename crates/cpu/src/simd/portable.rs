@@ -3,6 +3,30 @@
 use super::{Simd, SimdOp, Test};
 use crate::number::Number;
 
+/// Four lanes, each by an expression in its number. Loops over arrays by closures take the compiler several times as long.
+macro_rules! lanes {
+    ($i:ident => $lane:expr) => {
+        [
+            {
+                let $i = 0;
+                $lane
+            },
+            {
+                let $i = 1;
+                $lane
+            },
+            {
+                let $i = 2;
+                $lane
+            },
+            {
+                let $i = 3;
+                $lane
+            },
+        ]
+    };
+}
+
 /// Four lanes that the compiler maps to whatever the target has.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -39,60 +63,60 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] + b[i])
+        lanes!(i => a[i] + b[i])
     }
     #[inline(always)]
     unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] - b[i])
+        lanes!(i => a[i] - b[i])
     }
     #[inline(always)]
     unsafe fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] * b[i])
+        lanes!(i => a[i] * b[i])
     }
     #[inline(always)]
     unsafe fn max(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+        lanes!(i => if a[i] > b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] * b[i] + c[i])
+        lanes!(i => a[i] * b[i] + c[i])
     }
     #[inline(always)]
     unsafe fn fused(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        lanes!(i => a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
     unsafe fn scaled(a: [f32; 4], n: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i].scaled(n[i]))
+        lanes!(i => a[i].scaled(n[i]))
     }
 
     #[inline(always)]
     unsafe fn div(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] / b[i])
+        lanes!(i => a[i] / b[i])
     }
     #[inline(always)]
     unsafe fn sqrt(a: [f32; 4]) -> [f32; 4] {
-        a.map(f32::sqrt)
+        lanes!(i => a[i].sqrt())
     }
     #[inline(always)]
     unsafe fn neg(a: [f32; 4]) -> [f32; 4] {
-        a.map(|x| -x)
+        lanes!(i => -a[i])
     }
     #[inline(always)]
     unsafe fn abs(a: [f32; 4]) -> [f32; 4] {
-        a.map(f32::abs)
+        lanes!(i => a[i].abs())
     }
     #[inline(always)]
     unsafe fn test(test: Test, a: [f32; 4], b: [f32; 4]) -> [bool; 4] {
-        std::array::from_fn(|i| match test {
-            Test::Eq => a[i] == b[i],
-            Test::Ne => a[i] != b[i],
-            Test::Lt => a[i] < b[i],
-            Test::Le => a[i] <= b[i],
-        })
+        match test {
+            Test::Eq => lanes!(i => a[i] == b[i]),
+            Test::Ne => lanes!(i => a[i] != b[i]),
+            Test::Lt => lanes!(i => a[i] < b[i]),
+            Test::Le => lanes!(i => a[i] <= b[i]),
+        }
     }
     #[inline(always)]
     unsafe fn blend(mask: [bool; 4], a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] })
+        lanes!(i => if mask[i] { a[i] } else { b[i] })
     }
 }
