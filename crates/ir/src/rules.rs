@@ -19,6 +19,8 @@ pub struct Rules {
     pub products_give_16_bits: bool,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
     pub prologue: Option<PrologueRules>,
+    /// Which convolutions run some lines at a time, as the depthwise convolution behind them reads them; `None` if none does.
+    pub chain: Option<ChainRules>,
 }
 
 /// Inputs that convolutions may scale, shift and rectify while they read them.
@@ -28,6 +30,15 @@ pub struct PrologueRules {
     pub dtype: DType,
     /// Fewest channels of the input.
     pub least_channels: usize,
+}
+
+/// Convolutions that may run as the depthwise convolution behind them reads their result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainRules {
+    /// Fewest elements of an image's result.
+    pub least_elements: usize,
+    /// Most products of a sum of the first convolution.
+    pub longest_reduction: usize,
 }
 
 impl Rules {
@@ -41,11 +52,19 @@ impl Rules {
         products_give_16_bits: false,
         // With fewer channels, pixels cannot be copied one by one without loss.
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
+        // Less stays in the second-level cache of several cores until it is read.
+        chain: Some(ChainRules { least_elements: 1 << 20, longest_reduction: 128 }),
     };
 
     /// Each rule in words, for people: its name and its value.
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         let prologue = |rules: &PrologueRules| format!("{}, {} channels or more", rules.dtype, rules.least_channels);
+        let chain = |rules: &ChainRules| {
+            format!(
+                "{} elements or more an image, of at most {} products each",
+                rules.least_elements, rules.longest_reduction
+            )
+        };
         let grouped = if self.grouped_convolutions_in_16_bits { "read 16 bits" } else { "read f32" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         vec![
@@ -55,6 +74,7 @@ impl Rules {
             ("grouped convolutions", grouped.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
+            ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),
         ]
     }
 

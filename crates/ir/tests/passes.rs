@@ -13,7 +13,7 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{KernelCall, Location, NullTarget, OnceCall, Plan, print_graph, print_memory, print_plan};
 use bessemer_ir::reference::Interpreter;
-use bessemer_ir::rules::Rules;
+use bessemer_ir::rules::{ChainRules, Rules};
 use bessemer_ir::run::StateLayout;
 use bessemer_ir::{DType, Graph, GraphError, NodeId, Op, Role, TensorType, Value, philox};
 
@@ -405,6 +405,49 @@ fn gates_run_in_prologues() {
     };
     // Two products: the convolution and the gradient of its weights.
     assert_eq!(["prologue+conv2d", "prologue+conv2d_weight_grad"].map(with_prologue), [2, 1], "{counts:?}");
+}
+
+/// A depthwise convolution computes its input itself where that is large and nothing else reads it.
+#[test]
+fn depthwise_convolutions_compute_what_they_alone_read() {
+    let build = |function: Option<UnaryKind>, is_read_elsewhere: bool| {
+        let mut g = Graph::new();
+        let feed = |g: &mut Graph, name, shape: &[usize]| g.input(name, Role::Feed, TensorType::f32(shape)).unwrap();
+        let x = feed(&mut g, "x", &[2, 6, 7, 4]);
+        let [w, bias] = [feed(&mut g, "w", &[1, 1, 4, 16]), feed(&mut g, "bias", &[16])];
+        let v = feed(&mut g, "v", &[3, 3, 1, 16]);
+        let y = g.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, w]).unwrap();
+        let y = g.add(y, bias).unwrap();
+        let y = match function {
+            None => y,
+            Some(UnaryKind::Sigmoid) => {
+                let sigmoid = g.unary(UnaryKind::Sigmoid, y).unwrap();
+                g.mul(sigmoid, y).unwrap()
+            }
+            Some(kind) => g.unary(kind, y).unwrap(),
+        };
+        if is_read_elsewhere {
+            g.output("middle", y);
+        }
+        let y = g.push1(Conv2d { groups: 16, ..Conv2d::new([2, 1], [[1; 2]; 2]) }, &[y, v]).unwrap();
+        let y = g.relu(y).unwrap();
+        g.output("y", y);
+        g
+    };
+    let chains = |least_elements, function, is_read_elsewhere| {
+        let graph = build(function, is_read_elsewhere);
+        let rules = Rules { chain: Some(ChainRules { least_elements, longest_reduction: 4 }), ..Rules::DEFAULT };
+        let passed = run_passes(&graph, &rules, &CompileOptions::default(), None).unwrap();
+        assert_same("chain", &graph, &passed, 1);
+        let producers = passed.nodes().iter().filter_map(|node| node.op.as_fusion()?.producer.as_deref());
+        producers.filter(|op| matches!(op, Op::ConvThenDepthwise(_))).count()
+    };
+    for function in [None, Some(UnaryKind::Relu), Some(UnaryKind::Sigmoid)] {
+        assert_eq!(chains(6 * 7 * 16, function, false), 1, "{function:?}");
+        assert_eq!(chains(6 * 7 * 16 + 1, function, false), 0, "{function:?}: stays in cache");
+        assert_eq!(chains(1, function, true), 0, "{function:?}: is a result");
+    }
+    assert_eq!(chains(1, Some(UnaryKind::Tanh), false), 0, "another function");
 }
 
 #[test]

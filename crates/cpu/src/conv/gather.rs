@@ -86,8 +86,7 @@ impl Gather {
     /// Taps that are neighbours in memory, and are copied as they are, form a run: taps of a run, and runs of a line of taps.
     #[inline(always)]
     fn runs(&self) -> (usize, usize) {
-        let taps = if self.x.tap == 1 && self.affine.is_none() { self.x.taps } else { 1 };
-        (taps, self.x.taps / taps)
+        if self.x.tap == 1 && self.affine.is_none() { (self.x.taps, 1) } else { (1, self.x.taps) }
     }
 }
 
@@ -346,9 +345,16 @@ impl RowSource for Gather {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_padded::<S, D>(row, range, dst) };
         }
+        let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
+        if inside && self.row_len() == self.channels {
+            // SAFETY: the caller's promise; the row is a pixel of the image.
+            return unsafe {
+                let src = self.src.offset(row.origin).add(range.start);
+                self.take::<S, D>(row.image, src, range.start, range.len(), dst)
+            };
+        }
         let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
-        let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
         if inside && runs_per_line == 1 && range == (0..self.row_len()) {
             let line = (self.y.tap * self.x.size * self.channels) as isize;
             for ky in 0..self.y.taps {

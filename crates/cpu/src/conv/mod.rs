@@ -18,6 +18,8 @@ use crate::gemm::{
 use crate::simd::PanelFormat;
 use gather::{Axis, Gather, TILE_PIXEL};
 
+pub use depthwise::chained;
+
 pub use data_grad::{data_grad, data_grad_row_blocks, data_grad_scratch_len, pack_data_grad, packed_data_grad_len};
 
 /// A convolution `[n, h, w, c_in]` to `[n, oh, ow, c_out]`. Output pixel `(p, q)` reads input pixels

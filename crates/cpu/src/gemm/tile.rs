@@ -1,6 +1,7 @@
 //! The register tile: all multiplications of matmul and convolution happen here.
 
-use crate::simd::{Simd, TILE_STEPS};
+use crate::isa::Isa;
+use crate::simd::{Simd, SimdOp, TILE_STEPS, dispatch};
 
 /// Columns of a panel of B are at most this many, on every instruction set; column splits are multiples of it.
 pub(crate) const MAX_PANEL: usize = 32;
@@ -74,6 +75,20 @@ pub(crate) type TileFn = unsafe fn(&TileArgs);
 #[inline(always)]
 pub(crate) const fn panel<S: Simd>() -> usize {
     S::LANES * S::TILE_VECTORS
+}
+
+/// Columns of a panel of B of `f32` on an instruction set.
+pub(crate) fn panel_width(isa: Isa) -> usize {
+    struct Width;
+    impl SimdOp for Width {
+        type Output = usize;
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) -> usize {
+            panel::<S>()
+        }
+    }
+    // SAFETY: only the constant is read.
+    unsafe { dispatch(isa, Width) }
 }
 
 /// The tile for `rows` rows (1 to [`Simd::TILE_ROWS`]) and `cols` columns (1 to a panel, rounded up to whole

@@ -112,7 +112,8 @@ impl Prefetch {
 /// First row of tile `index` of `count`: rows are spread evenly over the tiles.
 #[inline(always)]
 pub(crate) fn tile_start(rows: usize, index: usize, count: usize) -> usize {
-    rows * index / count
+    // Divisions of 32 bits take half as long, or less.
+    (rows as u32 * index as u32 / count as u32) as usize
 }
 
 /// Number of tiles over `rows` rows.
@@ -152,13 +153,16 @@ impl TileLoop<'_> {
         };
         let panels = self.cols.div_ceil(panel::<S>());
         let by_rows = ending.store.is_some() && self.depth * self.cols <= NEAR_B;
+        let mut tile_rows = Rows::of(rows, 0, tiles);
         for (tile, index) in TileOrder::new(tiles, panels, by_rows) {
+            if tile != tile_rows.tile {
+                tile_rows = Rows::of(rows, tile, tiles);
+            }
+            let Rows { start, end, next_end, .. } = tile_rows;
             let col = index * panel::<S>();
             let width = panel::<S>().min(self.cols - col);
             let b = self.b.wrapping_add(index * self.b_panel);
             let b_next = if index + 1 == panels { self.b_next } else { b.wrapping_add(self.b_panel) };
-            let start = tile_start(rows, tile, tiles);
-            let end = tile_start(rows, tile + 1, tiles);
             let a_offset = match self.layout {
                 ALayout::Rows => start * ROW_STRIDE,
                 ALayout::Columns => tile * self.a_tile,
@@ -185,8 +189,7 @@ impl TileLoop<'_> {
                 if let Some(store) = ending.store {
                     match by_rows {
                         true => {
-                            let next = end..tile_start(rows, tile + 2, tiles).min(rows);
-                            store.prefetch::<S>(&self.c_rows[share(next, index, panels)], 0..self.cols);
+                            store.prefetch::<S>(&self.c_rows[share(end..next_end, index, panels)], 0..self.cols);
                         }
                         false => store.prefetch::<S>(c_rows, col..col + width),
                     }
@@ -246,10 +249,28 @@ impl Iterator for TileOrder {
     }
 }
 
-/// Part number `index` of a range that is cut into `count` parts.
+/// Rows of a tile, and where those of the next one end.
+struct Rows {
+    tile: usize,
+    start: usize,
+    end: usize,
+    next_end: usize,
+}
+
+impl Rows {
+    /// Those of tile number `tile` of `tiles`.
+    #[inline(always)]
+    fn of(rows: usize, tile: usize, tiles: usize) -> Rows {
+        let [start, end, next_end] = [0, 1, 2].map(|next| tile_start(rows, (tile + next).min(tiles), tiles.max(1)));
+        Rows { tile, start, end, next_end }
+    }
+}
+
+/// Part number `index` of a range that is cut into `count` parts of equal size, the last ones perhaps shorter.
 #[inline(always)]
 pub(super) fn share(range: Range<usize>, index: usize, count: usize) -> Range<usize> {
-    let at = |index: usize| range.start + tile_start(range.len(), index, count);
+    let len = (range.len() as u32).div_ceil(count as u32) as usize;
+    let at = |index: usize| range.end.min(range.start + index * len);
     at(index)..at(index + 1)
 }
 

@@ -1,13 +1,17 @@
 //! Products: kernels whose output a fusion can work on block by block.
 
 use super::{CallError, Kernel, Operands, Unsupported, weight_grad};
+use crate::conv::chained::{self, ChainDesc};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, LINE, Output, RowBlocks, TypedSlice, Weights};
+use crate::gemm::{
+    self, Activation, Affine, Ctx, Epilogue, GemmDesc, Input, LINE, Output, RowBlocks, TypedSlice, Weights,
+};
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
+use bessemer_ir::ops::conv_then_depthwise::{self, ConvThenDepthwise};
 use bessemer_ir::ops::{Op, Product};
-use bessemer_ir::{DType, TensorType};
+use bessemer_ir::{DType, OpError, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
 #[derive(Clone, Copy)]
@@ -55,6 +59,7 @@ enum Algorithm {
     Winograd(ConvDesc, Direction),
     GroupedConv(GroupedDesc),
     GroupedDataGrad(GroupedDesc),
+    Chain(ChainDesc),
     Matmul(GemmDesc),
 }
 
@@ -74,6 +79,23 @@ pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
         dilation: conv.dilation,
         pad: [geometry.height.low, geometry.width.low],
     }
+}
+
+/// # Errors
+/// What is wrong with the operands.
+fn chain_desc(chain: &ConvThenDepthwise, types: &[&TensorType]) -> Result<ChainDesc, OpError> {
+    let between = chain.between(types)?;
+    let first = chain.first.geometry(&types[0].shape, &types[1].shape)?;
+    let depthwise = chain.depthwise.geometry(&between.shape, &types[2].shape)?;
+    Ok(ChainDesc {
+        first: conv_desc(&first, &chain.first),
+        activation: match chain.activation {
+            conv_then_depthwise::Activation::None => Activation::None,
+            conv_then_depthwise::Activation::Relu => Activation::Relu,
+            conv_then_depthwise::Activation::Swish => Activation::Swish,
+        },
+        depthwise: conv_desc(&depthwise, &chain.depthwise),
+    })
 }
 
 /// How many of the `items` of a batch there are, by the third operand of a limited product.
@@ -138,10 +160,14 @@ impl Contraction {
                 let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
                 Algorithm::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
             }
-            Some(Product::Conv2dWeightGrad(_)) | None => return Err(Unsupported::Producer(op.rule().name())),
+            Some(Product::Conv2dWeightGrad(_)) => return Err(Unsupported::Producer(op.rule().name())),
+            None => match op {
+                Op::ConvThenDepthwise(chain) => Algorithm::Chain(chain_desc(chain, types)?),
+                _ => return Err(Unsupported::Producer(op.rule().name())),
+            },
         };
         let takes_packed = match &kind {
-            Algorithm::Conv(_) | Algorithm::ConvDataGrad(_) | Algorithm::Winograd(..) => true,
+            Algorithm::Conv(_) | Algorithm::ConvDataGrad(_) | Algorithm::Winograd(..) | Algorithm::Chain(_) => true,
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) if dtype != DType::F32 => {
                 return Err(Unsupported::Grouped(dtype));
             }
@@ -163,7 +189,7 @@ impl Contraction {
         self.is_limited = false;
         match &mut self.kind {
             Algorithm::Conv(d) | Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, _) => d.n = count,
-            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) | Algorithm::Matmul(_) => {
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) | Algorithm::Chain(_) | Algorithm::Matmul(_) => {
                 unreachable!("only convolutions of one group are limited")
             }
         }
@@ -175,6 +201,7 @@ impl Contraction {
         match &self.kind {
             Algorithm::Conv(d) | Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, _) => d.n,
             Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.conv.n,
+            Algorithm::Chain(d) => d.depthwise.n,
             Algorithm::Matmul(d) => d.batch,
         }
     }
@@ -186,6 +213,7 @@ impl Contraction {
             Algorithm::ConvDataGrad(_) => "data gradient by phases",
             Algorithm::Winograd(..) => winograd::NAME,
             Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.name(),
+            Algorithm::Chain(_) => "implicit matmul, depthwise by lines",
             Algorithm::Matmul(d) => gemm::kernel_name(d),
         }
     }
@@ -197,6 +225,7 @@ impl Contraction {
             Algorithm::Winograd(d, direction) => winograd::row_blocks(d, *direction),
             Algorithm::GroupedConv(d) => grouped::forward_row_blocks(d),
             Algorithm::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
+            Algorithm::Chain(d) => chained::forward_row_blocks(d),
             Algorithm::Matmul(d) => gemm::row_blocks(d),
         }
     }
@@ -221,6 +250,10 @@ impl Contraction {
             Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, Direction::DataGrad) => backward(forward(d, 1)),
             Algorithm::GroupedConv(d) => forward(&d.conv, d.groups),
             Algorithm::GroupedDataGrad(d) => backward(forward(&d.conv, d.groups)),
+            Algorithm::Chain(d) => {
+                let ([x, w, _], [_, _, y]) = (forward(&d.first, 1), forward(&d.depthwise, d.depthwise.c_in));
+                [x, w, y]
+            }
             Algorithm::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
         }
     }
@@ -235,6 +268,7 @@ impl Contraction {
             Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, Direction::DataGrad) => d.c_in,
             Algorithm::GroupedConv(d) => d.conv.c_out,
             Algorithm::GroupedDataGrad(d) => d.conv.c_in,
+            Algorithm::Chain(d) => d.depthwise.c_out,
             Algorithm::Matmul(d) => d.n,
         }
     }
@@ -313,6 +347,13 @@ impl Contraction {
                     let (dy, w) = floats();
                     grouped::data_grad(ctx, d, dy, w, output, scratch, epilogue);
                 }
+                Algorithm::Chain(d) => {
+                    let taps = d.depthwise.kh * d.depthwise.kw;
+                    let x = operands.floats(0, a_len);
+                    let [v, bias] = [taps * d.depthwise.c_in, d.depthwise.c_in];
+                    let (v, bias) = (operands.floats(2, v), operands.floats(3, bias));
+                    chained::forward(ctx, d, x, weights(), v, bias, output, scratch, epilogue);
+                }
                 Algorithm::Matmul(d) => gemm::gemm(ctx, d, elements(), weights(), output, scratch, epilogue),
             }
         }
@@ -341,6 +382,7 @@ impl Kernel for Contraction {
             Algorithm::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
             Algorithm::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
             Algorithm::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
+            Algorithm::Chain(d) => chained::forward_scratch_len(d, threads),
             Algorithm::Matmul(d) => gemm::scratch_len(d, threads),
         }
     }
@@ -354,6 +396,7 @@ impl Kernel for Contraction {
             Algorithm::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
             Algorithm::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => None,
+            Algorithm::Chain(d) => Some(conv::packed_forward_len(&d.first)),
             Algorithm::Matmul(d) => Some(gemm::packed_b_len(d)),
         }
     }
@@ -374,6 +417,7 @@ impl Kernel for Contraction {
                 winograd::transform_weights(ctx, d, *direction, weights, packed);
             }
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => {}
+            Algorithm::Chain(d) => conv::pack_forward(ctx, &d.first, weights, packed),
             Algorithm::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
         }
     }

@@ -106,7 +106,8 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         | Op::Conv2dWeightGrad(_)
         | Op::Matmul(_)
         | Op::Limited(_)
-        | Op::ConvWithPrologue(_) => contraction::lower(&node.op, &types, weights_invariant),
+        | Op::ConvWithPrologue(_)
+        | Op::ConvThenDepthwise(_) => contraction::lower(&node.op, &types, weights_invariant),
         Op::MaxPool2d(pool) => pooling::max(pool, &types),
         Op::MaxPool2dGrad(grad) => pooling::max_grad(grad, &types),
         Op::AvgPool2d(pool) => pooling::average(pool, &types),

@@ -43,6 +43,7 @@ impl CudaTarget {
         grouped_convolutions_in_16_bits: true,
         products_give_16_bits: true,
         prologue: None,
+        chain: None,
     };
 }
 
@@ -314,7 +315,9 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
             let work = kernels::detection::work(&node.op, &types)?.ok_or(Unsupported::NoKernel)?;
             Ok(Lowered::of(work, node.outputs.len()))
         }
-        Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_) => Err(Unsupported::NoKernel),
+        Op::ConvThenDepthwise(_) | Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_) => {
+            Err(Unsupported::NoKernel)
+        }
     }
 }
 

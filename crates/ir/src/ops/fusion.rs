@@ -1,6 +1,7 @@
 //! Fused kernels: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
+use super::conv_then_depthwise::ConvThenDepthwise;
 use super::conv_with_prologue::ConvWithPrologue;
 use super::limited::Limited;
 use super::pointwise::{BinaryKind, Cast, UnaryKind};
@@ -301,6 +302,7 @@ impl Fusion {
         match self.producer.as_deref() {
             None => 0,
             Some(Op::ConvWithPrologue(_)) => ConvWithPrologue::INPUTS,
+            Some(Op::ConvThenDepthwise(_)) => ConvThenDepthwise::INPUTS,
             Some(Op::Limited(_)) => Limited::INPUTS,
             Some(_) => 2,
         }

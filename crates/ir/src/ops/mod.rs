@@ -4,6 +4,7 @@
 pub mod attention;
 pub mod collective;
 pub mod conv;
+pub mod conv_then_depthwise;
 pub mod conv_with_prologue;
 pub mod detection;
 mod error;
@@ -327,6 +328,7 @@ operations! {
     Softmax(softmax::Softmax),
     LogSoftmax(softmax::LogSoftmax),
     ConvWithPrologue(conv_with_prologue::ConvWithPrologue),
+    ConvThenDepthwise(conv_then_depthwise::ConvThenDepthwise),
     Limited(limited::Limited),
     AllReduce(collective::AllReduce),
     AllReduceStart(collective::AllReduceStart),

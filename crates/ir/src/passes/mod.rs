@@ -1,6 +1,7 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
 pub mod buckets;
+pub mod chain;
 mod channels;
 pub mod fold;
 pub mod fuse;
@@ -22,7 +23,8 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 8] = ["simplify", "fold", "precision", "recompute", "prologue", "fuse", "buckets", "schedule"];
+pub const PASSES: [&str; 9] =
+    ["simplify", "fold", "precision", "recompute", "prologue", "chain", "fuse", "buckets", "schedule"];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,10 @@ pub fn run_passes(
             }
             "prologue" if enabled && options.fuse => match &rules.prologue {
                 Some(rules) => prologue::prologue(&graph, rules),
+                None => Ok(graph),
+            },
+            "chain" if enabled && options.fuse => match &rules.chain {
+                Some(rules) => chain::chain(&graph, rules),
                 None => Ok(graph),
             },
             "fuse" => fuse::fuse(&graph, rules, fuse::FuseOptions { fuse: options.fuse && enabled }),

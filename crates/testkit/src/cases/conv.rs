@@ -2,6 +2,7 @@
 
 use crate::problem::{Draw, Input, Problem};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, same_padding};
+use bessemer_ir::ops::conv_then_depthwise::{Activation, ConvThenDepthwise};
 use bessemer_ir::ops::limited::Limited;
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::{DType, GraphError, Value};
@@ -135,6 +136,33 @@ pub(super) fn inverted_bottleneck(p: &mut Problem, d: &mut Draw) -> Result<Value
     let y = p.graph.mul(y, gate)?;
     let y = biased(p, pointwise, y, [1, 1, mid, channels])?;
     p.graph.add(y, x)
+}
+
+/// A depthwise convolution that computes its input, with a fusion behind it.
+pub(super) fn conv_then_depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (channels, mid) = (d.int(1, 20), 8 * d.int(2, 9) + d.int(0, 1));
+    let x = p.input(&[d.int(1, 2), d.int(9, 40), d.int(9, 60), channels])?;
+    let same = |kernel: usize, stride: usize| Conv2d::new([stride; 2], [[(kernel - 1) / 2, kernel / 2]; 2]);
+    let [kernel, second] = [[1, 3][d.int(0, 1)], [3, 5][d.int(0, 1)]];
+    let (first, depthwise) = (same(kernel, d.int(1, 2)), Conv2d { groups: mid, ..same(second, d.int(1, 2)) });
+    let activation = [Activation::None, Activation::Relu, Activation::Swish][d.int(0, 2)];
+    let mut scaled = |shape: [usize; 4]| {
+        let w = p.input(&shape)?;
+        p.graph.mul_scalar(w, 1.0 / (shape[..3].iter().product::<usize>() as f64).sqrt())
+    };
+    let (w, v) = (scaled([kernel, kernel, channels, mid])?, scaled([second, second, 1, mid])?);
+    let (bias, last_bias) = (p.input(&[mid])?, p.input(&[mid])?);
+    let y = p.graph.push1(ConvThenDepthwise { first, activation, depthwise }, &[x, w, v, bias])?;
+    let y = p.graph.add(y, last_bias)?;
+    let y = swish(p, y)?;
+    if d.int(0, 1) == 0 {
+        return Ok(y);
+    }
+    let [n, ..] = p.graph.shape(y).dims() else { unreachable!("it is of images") };
+    let shape = [*n, 1, 1, mid];
+    let mean = p.graph.mean(y, &[1, 2])?;
+    let mean = p.graph.reshape(mean, shape)?;
+    p.graph.mul(y, mean)
 }
 
 /// A convolution with a bias, whose results are about as large as its input: functions of large ones would magnify roundings.

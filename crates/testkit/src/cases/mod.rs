@@ -89,6 +89,7 @@ pub const CASES: &[Case] = &[
     case("depthwise conv2d", conv::depthwise, F32),
     case("depthwise conv2d with norm and relu", conv::depthwise_norm_relu, F32),
     case("inverted bottleneck with gates", conv::inverted_bottleneck, F32),
+    case("depthwise conv2d that computes its input", conv::conv_then_depthwise, F32),
     case("grouped conv2d", conv::grouped, F32),
     case("grouped conv2d of 16 bits", moves::grouped_16, OF_16_BITS),
     case("conv2d 3x3 of many channels", conv::conv_by_winograd, F32),

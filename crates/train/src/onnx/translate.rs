@@ -243,6 +243,7 @@ impl<'a> Translator<'a> {
             | Op::MaxPool2dGrad(_)
             | Op::AvgPool2dGrad(_) => return Err(self.no_form("it belongs to training")),
             Op::ConvWithPrologue(_)
+            | Op::ConvThenDepthwise(_)
             | Op::AllReduce(_)
             | Op::AllReduceStart(_)
             | Op::AllReduceWait(_)

@@ -57,6 +57,8 @@ fn tap_distance(d: &ConvDesc, axis: usize) -> usize {
 /// `[N, y.source.size, x.source.size, C]` times weights, written to pixels of the output `[N, y.size, x.size, C]`.
 pub(super) struct Grid {
     pub src: *const f32,
+    /// Elements from pixel to pixel of the source.
+    pub src_pitch: usize,
     pub weights: *const f32,
     pub dst: SharedMut,
     pub channels: usize,
@@ -115,7 +117,7 @@ impl Grid {
         let weights = self.weights.wrapping_add(self.y.weights + self.x.weights);
         Line {
             grid: self,
-            src: self.src.wrapping_offset(source_line * (self.x.source.size * self.channels) as isize),
+            src: self.src.wrapping_offset(source_line * (self.x.source.size * self.src_pitch) as isize),
             weights: weights.wrapping_offset(taps.start as isize * self.y.weight_step),
             tap_lines: taps.len(),
             first: line * self.x.size * self.channels,
@@ -154,11 +156,12 @@ impl Line<'_> {
     /// Runs the kernel of a number of pixels for those from grid position `position` on, from the taps `taps` of each line of taps.
     unsafe fn tile<S: Simd>(&self, (pixels, kernel): (usize, TileFn), position: usize, taps: Range<usize>) {
         let (y, x, pitch) = (&self.grid.y, &self.grid.x, self.grid.channels);
+        let src_pitch = self.grid.src_pitch;
         let first = self.first + (position * x.step + x.first) * pitch;
         let source = x.source.start(position) + (taps.start * x.source.tap) as isize;
         let tile = Tile {
-            src: self.src.wrapping_offset(source * pitch as isize).wrapping_add(self.channels.start),
-            src_steps: [y.source.tap * x.source.size * pitch, x.source.tap * pitch, x.source.step * pitch],
+            src: self.src.wrapping_offset(source * src_pitch as isize).wrapping_add(self.channels.start),
+            src_steps: [y.source.tap * x.source.size, x.source.tap, x.source.step].map(|pixels| pixels * src_pitch),
             taps: [self.tap_lines, taps.len()],
             fresh_line: self.tap_lines.saturating_sub(y.source.step.div_ceil(y.source.tap)),
             weights: self

@@ -3,6 +3,7 @@
 //!
 //! The descriptions are [`ConvDesc`] with `c_in = c_out = C`.
 
+pub mod chained;
 mod direct;
 mod weight_grad;
 
@@ -72,7 +73,7 @@ impl Pass<'_> {
         let d = self.d;
         let phases = [index / d.stride[1], index % d.stride[1]];
         let side = |axis| if self.transposed { Side::data_grad(d, axis, phases[axis]) } else { Side::forward(d, axis) };
-        Grid { src: self.src, weights: self.weights, dst, channels: d.c_in, y: side(0), x: side(1) }
+        Grid { src: self.src, src_pitch: d.c_in, weights: self.weights, dst, channels: d.c_in, y: side(0), x: side(1) }
     }
 
     /// # Safety
