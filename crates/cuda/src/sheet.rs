@@ -1,7 +1,7 @@
 //! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
 
 use crate::cublaslt::Product;
-use crate::lower::{Lowered, Place, Step, is_plain_attention};
+use crate::lower::{Lowered, Place, Step, is_plain_attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -179,9 +179,17 @@ impl Sheet {
     pub fn predict(&self, plan: &Plan, micro_batches: u64) -> Prediction {
         let mut families: BTreeMap<Family, FamilyUse> = BTreeMap::new();
         let mut plain: BTreeMap<String, PlainLowering> = BTreeMap::new();
-        for call in &plan.calls {
+        for unit in units(plan) {
+            let call = &plan.calls[unit.calls.start];
             let Some(lowered) = lowered_of(plan, call.node) else { continue };
             let times = if call.per_micro_batch { micro_batches } else { 1 };
+            if let Some(group) = &unit.group {
+                let bytes = group.operands.iter().flatten().map(|&value| plan.graph.ty(value).bytes() as u64).sum();
+                let seconds = times as f64 * self.seconds(Family::Region, DType::F32, 0, bytes);
+                let of_group = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
+                families.entry(Family::Region).or_default().add(of_group);
+                continue;
+            }
             let node = Node { graph: &plan.graph, id: call.node, lowered };
             for step in &lowered.steps {
                 let (family, flops, bytes) = node.cost(step);

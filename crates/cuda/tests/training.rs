@@ -10,7 +10,7 @@ use bessemer_ir::{DType, TensorType};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
 use bessemer_models::{LossOptions, Model, bert, find};
 use bessemer_nn::{Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
-use steps::{Run, Trouble, compare, content, on_gpu};
+use steps::{Feed, Run, Trouble, compare, content, launches, on_gpu};
 
 fn resnet() -> Model {
     let spec = find("resnet20-cifar").unwrap();
@@ -87,4 +87,20 @@ fn steps_of_a_bert_between_steps_that_fail() {
     let behind_indices = on_gpu(test, &model, &with(Trouble::Index), &sequences);
     assert!(undisturbed == behind_indices, "something is left of the steps that failed");
     compare(test, &model, &with(Trouble::Loss), &sequences);
+}
+
+/// Updates of weights and statistics, casts of weights, squares of gradients: that states are the same to the bit is seen by all tests that compare
+/// recorded steps with those that are not.
+#[test]
+fn regions_alike_are_launched_as_one() {
+    let test = "regions_alike_are_launched_as_one";
+    let check = |model: &Model, precision, feed: Feed<'_>, expected: [i64; 2]| {
+        if let Some(found) = launches(test, model, precision, feed) {
+            assert_eq!(found, expected, "{precision}");
+        }
+    };
+    check(&resnet(), DType::F32, &pictures, [466, 375]);
+    check(&resnet(), DType::Bf16, &pictures, [486, 377]);
+    check(&bert(2), DType::F32, &sequences, [423, 341]);
+    check(&bert(2), DType::Bf16, &sequences, [446, 348]);
 }

@@ -17,6 +17,8 @@ pub struct Rules {
     /// Whether products of 16-bit operands round what they have accumulated to the operands' type before a fusion behind them reads
     /// it: convolutions with their gradients, those of weights included, and matrix products whose result is rounded at all.
     pub products_give_16_bits: bool,
+    /// Whether regions that compute the same for other tensors run one behind the other, so that they may be launched as one.
+    pub alike_regions_together: bool,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
     pub prologue: Option<PrologueRules>,
     /// Which convolutions run some lines at a time, as the depthwise convolution behind them reads them; `None` if none does.
@@ -50,6 +52,8 @@ impl Rules {
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: false,
         products_give_16_bits: false,
+        // A call costs less than the memory of what waits for others.
+        alike_regions_together: false,
         // With fewer channels, pixels cannot be copied one by one without loss.
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
         // Less stays in the second-level cache of several cores until it is read.
@@ -66,12 +70,14 @@ impl Rules {
             )
         };
         let grouped = if self.grouped_convolutions_in_16_bits { "read 16 bits" } else { "read f32" };
+        let alike = if self.alike_regions_together { "one behind the other" } else { "where memory asks for them" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
             ("grouped convolutions", grouped.to_owned()),
+            ("regions alike", alike.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
             ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),

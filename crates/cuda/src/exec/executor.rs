@@ -1,7 +1,8 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
 use super::engines::Work;
-use super::halt::{HALT_BYTES, Halting, calls_that_look, replaces_state};
+use super::groups::{Tabled, shares};
+use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::state::CudaState;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
@@ -11,7 +12,7 @@ use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{KIND, Lowered, Place, Step};
+use crate::lower::{Group, KIND, Lowered, Place, Step, Unit, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
@@ -30,26 +31,36 @@ const KEPT_RESULTS: u64 = 4;
 const REPORT_BYTES: usize = 4 * REPORT_WORDS;
 
 /// A step of a call with its memory.
-enum BoundStep {
+pub(super) enum BoundStep {
     Launch(Function, Vec<Block>),
+    /// A launch that reads where its operands are; `kept` is their memory.
+    Group {
+        function: Function,
+        arguments: Vec<Block>,
+        kept: Vec<Block>,
+    },
     Product(Prepared),
     Convolution(Bound),
     Zero(Block),
     Copy(Block, Block),
 }
 
-/// A kernel call with the memory of its operands.
+/// A kernel call, or several that are launched as one, with the memory of their operands.
 struct Call {
-    node: NodeId,
+    nodes: Vec<NodeId>,
     per_micro_batch: bool,
     lowered: Arc<Lowered>,
     steps: Vec<BoundStep>,
 }
 
-/// What of a call is known before memory is given out.
+/// What of a call, or of several that are launched as one, is known before memory is given out.
 struct Planned<'a> {
+    /// The first one.
     call: &'a KernelCall,
+    nodes: Vec<NodeId>,
     lowered: Arc<Lowered>,
+    /// Where there are several.
+    group: Option<Tabled>,
     /// For each convolution among the steps, in order.
     convolutions: Vec<Arc<CudnnPlan>>,
     /// Number of its report, where it has one.
@@ -60,13 +71,14 @@ struct Planned<'a> {
 }
 
 /// What all calls of a plan share.
-struct Shared<'a> {
-    gpu: &'a Gpu,
-    plan: &'a Plan,
-    memory: &'a Memory,
+pub(super) struct Shared<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) plan: &'a Plan,
+    pub(super) memory: &'a Memory,
+    pub(super) tables: &'a Allocation,
     halting: Option<&'a Halting>,
     reports: Block,
-    halt: Block,
+    pub(super) halt: Block,
     workspace: Block,
 }
 
@@ -93,7 +105,7 @@ struct Tensor {
 }
 
 /// Memory of a plan.
-struct Memory {
+pub(super) struct Memory {
     arena: Allocation,
     state: Vec<Block>,
 }
@@ -106,7 +118,7 @@ impl Memory {
         }
     }
 
-    fn value(&self, plan: &Plan, value: Value) -> Result<Block, GpuError> {
+    pub(super) fn value(&self, plan: &Plan, value: Value) -> Result<Block, GpuError> {
         self.at(plan.location(value), plan.graph.ty(value).bytes())
     }
 }
@@ -148,8 +160,8 @@ pub(super) struct CudaExecutor {
     /// Micro-batches that are not the last of their step, and those that are.
     recorded: [Recorded; 2],
     gpu: Arc<Gpu>,
-    /// Reports and scalars, and scratch memory of libraries.
-    _small: [Allocation; 2],
+    /// Reports and scalars, scratch memory of libraries, and tables of groups.
+    _small: [Allocation; 3],
 }
 
 fn on_gpu(state: &Arc<dyn StateStore>) -> Result<&CudaState, RunError> {
@@ -197,12 +209,20 @@ impl CudaExecutor {
             gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered))).map_err(failed)?;
         }
         let mut reports = Vec::new();
-        let mut planned = |call| Planned::new(gpu, &plan, call, &mut reports);
-        let once_calls = once.map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
-        let mut calls = plan.calls.iter().map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
+        let mut tables_end = 0;
+        let mut planned = |calls, group: Option<Group>| {
+            let group = group.map(|group| Tabled::new(group, &mut tables_end));
+            Planned::new(gpu, &plan, calls, group, &mut reports)
+        };
+        let once_calls = once.map(|call| planned(std::slice::from_ref(call), None));
+        let once_calls = once_calls.collect::<Result<Vec<_>, RunError>>()?;
+        let units = if gpu.eager { units_alone(&plan) } else { units(&plan) };
+        let calls = units.into_iter().map(|Unit { calls, group }| planned(&plan.calls[calls], group));
+        let mut calls = calls.collect::<Result<Vec<_>, RunError>>()?;
         let halting = Halting::new(&plan, reports.len());
         if halting.is_some() {
-            let looks = calls_that_look(&plan, &calls.iter().map(|call| call.report.is_some()).collect::<Vec<_>>());
+            let reporting: Vec<_> = calls.iter().map(|call| (call.call, call.report.is_some())).collect();
+            let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
                 call.guarded = Some((call.own_kernels().map(Kernel::unless_halted).collect(), looks));
             }
@@ -214,6 +234,7 @@ impl CudaExecutor {
         let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
         let arena = allocate("the plan's arena", plan.arena_bytes)?;
         let workspace = allocate("scratch memory of libraries", all().map(Planned::workspace).max().unwrap_or(0))?;
+        let tables = allocate("tables of groups", tables_end)?;
         let names = plan.graph.outputs().iter().filter(|(_, v)| is_scalar(plan.graph.ty(*v)));
         let names: Vec<&String> = names.map(|(name, _)| name).collect();
         let scalars_at = reports.len() * REPORT_BYTES + HALT_BYTES;
@@ -228,6 +249,7 @@ impl CudaExecutor {
                 gpu,
                 plan: &plan,
                 memory: &memory,
+                tables: &tables,
                 halting: halting.as_ref(),
                 reports: gathered.part(0, reports.len() * REPORT_BYTES)?,
                 halt: gathered.part(reports.len() * REPORT_BYTES, HALT_BYTES)?,
@@ -297,7 +319,7 @@ impl CudaExecutor {
             steps: 0,
             recorded: [Recorded::Not, Recorded::Not],
             gpu: Arc::clone(gpu),
-            _small: [small, workspace],
+            _small: [small, workspace, tables],
             plan,
         })
     }
@@ -328,6 +350,11 @@ impl CudaExecutor {
         match step {
             BoundStep::Launch(function, blocks) => {
                 let arguments: Vec<Argument<'_>> = blocks.iter().map(Argument::from).collect();
+                stream.launch(function, &arguments)
+            }
+            BoundStep::Group { function, arguments, kept } => {
+                kept.iter().for_each(|block| stream.keep_block(block));
+                let arguments: Vec<Argument<'_>> = arguments.iter().map(Argument::from).collect();
                 stream.launch(function, &arguments)
             }
             BoundStep::Product(prepared) => prepared.launch(stream, 0),
@@ -427,15 +454,19 @@ impl CudaExecutor {
     fn find_in_calls(&self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         let graph = &self.plan.graph;
         for call in self.due(phase) {
-            let node = graph.node(call.node);
-            let inputs = node.inputs.iter().filter(|&&v| graph.dtype(v).is_float());
-            let input_ranges = inputs.map(|&v| Ok(self.range(v)?.0)).collect::<Result<Vec<_>, RunError>>()?;
+            let input_ranges = |&node: &NodeId| {
+                let inputs = graph.node(node).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
+                inputs.map(|&v| Ok(self.range(v)?.0)).collect::<Result<Vec<_>, RunError>>()
+            };
+            let ranges = call.nodes.iter().map(input_ranges).collect::<Result<Vec<_>, RunError>>()?;
             self.launch(call).map_err(failed)?;
-            for output in 0..node.outputs.len() as u32 {
-                let value = Value { node: call.node, output };
-                if graph.dtype(value).is_float() && !self.range(value)?.1 {
-                    let (op, path) = (kernel_name(graph, call.node).to_string(), graph.path(call.node).to_string());
-                    return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
+            for (&node, input_ranges) in call.nodes.iter().zip(ranges) {
+                for output in 0..graph.node(node).outputs.len() as u32 {
+                    let value = Value { node, output };
+                    if graph.dtype(value).is_float() && !self.range(value)?.1 {
+                        let (op, path) = (kernel_name(graph, node).to_string(), graph.path(node).to_string());
+                        return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
+                    }
                 }
             }
         }
@@ -484,7 +515,14 @@ impl Tensor {
 }
 
 impl<'a> Planned<'a> {
-    fn new(gpu: &Gpu, plan: &Plan, call: &'a KernelCall, reports: &mut Vec<Report>) -> Result<Planned<'a>, RunError> {
+    fn new(
+        gpu: &Gpu,
+        plan: &Plan,
+        calls: &'a [KernelCall],
+        group: Option<Tabled>,
+        reports: &mut Vec<Report>,
+    ) -> Result<Planned<'a>, RunError> {
+        let call = &calls[0];
         let lowered = lowered_of(plan, call)?;
         let convolutions = convolutions_of(&lowered).map(|work| gpu.engines.plan(&work)).collect();
         let limits = &lowered.index_limits;
@@ -492,15 +530,17 @@ impl<'a> Planned<'a> {
             reports.push(Report { node: call.node, limits: limits.clone() });
             reports.len() - 1
         });
-        Ok(Planned { call, lowered, convolutions, report, guarded: None })
+        let nodes = calls.iter().map(|call| call.node).collect();
+        Ok(Planned { call, nodes, lowered, group, convolutions, report, guarded: None })
     }
 
     /// Kernels of its launches as they were lowered.
     fn own_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.lowered.steps.iter().filter_map(|step| match step {
+        let alone = self.lowered.steps.iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
             Step::Launch { kernel, .. } => Some(kernel),
             _ => None,
-        })
+        });
+        self.group.iter().map(Tabled::kernel).chain(alone)
     }
 
     /// Kernels that it launches.
@@ -518,7 +558,7 @@ impl<'a> Planned<'a> {
     }
 
     fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, lowered, convolutions, report, guarded } = self;
+        let Planned { call, nodes, lowered, group, convolutions, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let place = |place: &Place| match *place {
@@ -528,6 +568,8 @@ impl<'a> Planned<'a> {
             Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
         };
         let mut convolutions = convolutions.into_iter();
+        let guarded_group =
+            guarded.as_ref().filter(|_| group.is_some()).and_then(|(kernels, _)| kernels.first().cloned());
         let (mut kernels, looks) = match guarded {
             Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
             None => (None, false),
@@ -553,10 +595,13 @@ impl<'a> Planned<'a> {
             }
             Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
         };
-        let own = lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
+        let own = match group {
+            Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
+            None => lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
+        };
         let look = if looks { shared.look()? } else { None };
         let steps = look.into_iter().chain(own).collect();
-        Ok(Call { node: call.node, per_micro_batch: call.per_micro_batch, lowered, steps })
+        Ok(Call { nodes, per_micro_batch: call.per_micro_batch, lowered, steps })
     }
 }
 
@@ -604,8 +649,15 @@ impl Executor for CudaExecutor {
     }
 
     fn kernels(&self) -> Vec<KernelInfo> {
-        let info = |call: &Call| KernelInfo { node: call.node, name: call.lowered.name(), flops: call.lowered.flops };
-        self.calls.iter().map(info).collect()
+        let info = |call: &Call| {
+            let (name, flops) = (call.lowered.name(), call.lowered.flops);
+            let name = match call.nodes.len() {
+                1 => name,
+                launched => format!("{name}, one of {launched} in a launch"),
+            };
+            call.nodes.iter().map(|&node| KernelInfo { node, name: name.clone(), flops }).collect::<Vec<_>>()
+        };
+        self.calls.iter().flat_map(info).collect()
     }
 
     fn has_feed(&self, name: &str) -> bool {
@@ -693,8 +745,11 @@ impl Executor for CudaExecutor {
             let timed = || {
                 let timer = this.gpu.context.timer()?;
                 let time = |call| timer.time(&this.gpu.stream, || this.launch(call));
-                let times = this.calls.iter().map(|call| Ok(KernelTime { node: call.node, time: time(call)? }));
-                let times = times.collect::<Result<Vec<_>, GpuError>>()?;
+                let mut times = Vec::new();
+                for call in &this.calls {
+                    let of_nodes = shares(&this.plan, &call.nodes, time(call)?);
+                    times.extend(of_nodes.map(|(node, time)| KernelTime { node, time }));
+                }
                 this.replace_state(Phase::Update)?;
                 Ok(times)
             };

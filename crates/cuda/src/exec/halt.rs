@@ -3,8 +3,8 @@
 use crate::kernels::copies::{Arrangement, copy};
 use crate::kernels::halt::{HALT_WORDS, end, look};
 use crate::kgen::Kernel;
+use crate::lower::replaces_state;
 use bessemer_ir::DType;
-use bessemer_ir::Value;
 use bessemer_ir::plan::{KernelCall, Location, Plan};
 use bessemer_ir::run::{HALT, Phase};
 
@@ -48,19 +48,13 @@ fn copy_of(bytes: usize) -> Kernel {
     copy(&[bytes / ty.size()], &dense, &dense)
 }
 
-/// Whether a call replaces state.
-pub(super) fn replaces_state(plan: &Plan, call: &KernelCall) -> bool {
-    let outputs = plan.graph.node(call.node).outputs.len() as u32;
-    (0..outputs).any(|output| matches!(plan.location(Value { node: call.node, output }), Location::State(_)))
-}
-
 /// Which of a plan's calls are to look at the reports before they replace state: in any part of a step some may have reported
-/// since the last look. `reports` says which calls report.
-pub(super) fn calls_that_look(plan: &Plan, reports: &[bool]) -> Vec<bool> {
-    let mut looks = vec![false; plan.calls.len()];
+/// since the last look. Each call comes with whether it reports; of several that are launched as one there is the first.
+pub(super) fn calls_that_look(plan: &Plan, calls: &[(&KernelCall, bool)]) -> Vec<bool> {
+    let mut looks = vec![false; calls.len()];
     for phase in [Phase::Accumulate, Phase::Update] {
         let mut is_open = true;
-        for (number, call) in plan.calls.iter().enumerate() {
+        for (number, (call, reports)) in calls.iter().enumerate() {
             if !call.per_micro_batch && phase == Phase::Accumulate {
                 continue;
             }
@@ -68,7 +62,7 @@ pub(super) fn calls_that_look(plan: &Plan, reports: &[bool]) -> Vec<bool> {
                 looks[number] = true;
                 is_open = false;
             }
-            is_open |= reports[number];
+            is_open |= reports;
         }
     }
     looks

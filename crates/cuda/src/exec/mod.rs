@@ -2,6 +2,7 @@
 
 mod engines;
 mod executor;
+mod groups;
 mod halt;
 mod ledger;
 mod state;
@@ -37,8 +38,8 @@ pub struct CudaOptions {
     pub ordinal: usize,
     /// Folder of compiled kernels.
     pub cubins: PathBuf,
-    /// Whether every step is given to the device launch by launch. Otherwise the first one is; then they are recorded once and
-    /// replayed as a whole.
+    /// Whether every step is given to the device launch by launch, and every region is launched alone. Otherwise the first one is
+    /// given so; then they are recorded once and replayed as a whole.
     pub eager: bool,
     /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
     /// add to. `None` if nothing is measured, but cuDNN's first proposal used.

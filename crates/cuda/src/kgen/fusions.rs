@@ -114,7 +114,7 @@ fn pointwise(name: &str, lanes: &Lanes<'_>) -> Kernel {
 }
 
 /// Loads, arithmetic and stores of one vector.
-fn elements(lanes: &Lanes<'_>, width: Width) -> String {
+pub(super) fn elements(lanes: &Lanes<'_>, width: Width) -> String {
     let needed = lanes.needed(lanes.stored());
     let (declare, fill, write) = lanes.stores(width);
     let arithmetic = indented(&(lanes.compute(&needed, width) + &fill));

@@ -3,12 +3,14 @@
 mod adamw;
 mod columns;
 mod fusions;
+mod groups;
 mod lanes;
 mod prelude;
 mod rows;
 
 pub(crate) use adamw::{AdamW, STEP_NUMBERS, Segment};
 pub use fusions::{Launch, Launches, Operand, fusion};
+pub(crate) use groups::{Cut, Member, group};
 pub(crate) use lanes::{constant, kind_name};
 
 use bessemer_ir::DType;

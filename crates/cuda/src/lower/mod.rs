@@ -1,12 +1,14 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+mod groups;
 mod moves;
 mod product;
 mod region;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 pub(crate) use product::is_plain_attention;
 
 use crate::cublaslt::Product;
@@ -42,6 +44,7 @@ impl CudaTarget {
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: true,
         products_give_16_bits: true,
+        alike_regions_together: true,
         prologue: None,
         chain: None,
     };
@@ -200,15 +203,17 @@ impl Lowered {
     }
 }
 
-/// The kernels that a plan for GPUs launches, each once; without those of libraries.
+/// The kernels that a plan for GPUs launches, each once, those of groups among them; without those of libraries.
 pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
+    let groups =
+        units(plan).into_iter().filter_map(|unit| unit.group).map(|group| (group.kernel.name.clone(), group.kernel));
     let lowered = plan.graph.ids().filter_map(|id| plan.kernels.of(id));
     let lowered = lowered.filter_map(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
     let kernels = lowered.flat_map(|lowered| &lowered.steps).filter_map(|step| match step {
         Step::Launch { kernel, .. } => Some((kernel.name.clone(), kernel.clone())),
         _ => None,
     });
-    kernels.collect::<BTreeMap<_, _>>().into_values().collect()
+    kernels.chain(groups).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// Steps for a node.

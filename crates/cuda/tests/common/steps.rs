@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
-use super::common::mock_or_skip;
+use super::common::{Knobs, mock_or_skip};
 use super::device::open;
 use bessemer_cpu::{CpuDevice, CpuOptions};
 use bessemer_cuda::CudaTarget;
@@ -258,6 +258,21 @@ pub(crate) fn on_gpu(test: &str, model: &Model, run: &Run, feed: Feed<'_>) -> Op
     let outcome = train(false);
     assert!(outcome == train(true), "{test}: steps that are replayed differ from those that are launched");
     Some(outcome)
+}
+
+/// How many kernels the first step of training launches, with each region alone as when launches are not recorded, and with those
+/// together that may be. `None` where there is no mock.
+pub(crate) fn launches(test: &str, model: &Model, precision: DType, feed: Feed<'_>) -> Option<[i64; 2]> {
+    let folder = mock_or_skip(test)?;
+    let knobs = Knobs::open(folder);
+    Some([true, false].map(|eager| {
+        let gpu = open(folder, eager).unwrap();
+        let (mut executor, _state) = load(&gpu, gpu.target(), model, precision);
+        feed_all(&mut *executor, model, 0, feed);
+        let before = knobs.get("launches");
+        executor.run().unwrap();
+        knobs.get("launches") - before
+    }))
 }
 
 /// Trains on both devices and compares: scalars, and each tensor of the state relative to its largest element. What the GPU made.

@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use crate::graph::Role;
     use crate::reference::{Interpreter, run_ranks};
+    use crate::rules::Rules;
     use crate::shape::TensorType;
 
     const SUM: AllReduce = AllReduce { ranks: 2, wire: crate::ops::collective::Wire::F32 };
@@ -215,7 +216,7 @@ mod tests {
                 let options = BucketOptions { first_bytes: bytes, bytes, overlap };
                 let packed = buckets(&graph, options).unwrap();
                 assert_eq!(results(&packed), expected, "{options:?}");
-                let scheduled = crate::passes::schedule::schedule(&packed).unwrap();
+                let scheduled = crate::passes::schedule::schedule(&packed, &Rules::DEFAULT).unwrap();
                 assert_eq!(results(&scheduled), expected, "{options:?}");
             }
         }

@@ -1,5 +1,6 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
+pub mod alike;
 pub mod buckets;
 pub mod chain;
 mod channels;
@@ -85,7 +86,7 @@ pub fn run_passes(
             },
             "fuse" => fuse::fuse(&graph, rules, fuse::FuseOptions { fuse: options.fuse && enabled }),
             "buckets" if enabled => buckets::buckets(&graph, options.buckets),
-            "schedule" if enabled => schedule::schedule(&graph),
+            "schedule" if enabled => schedule::schedule(&graph, rules),
             _ => Ok(graph),
         }
     })

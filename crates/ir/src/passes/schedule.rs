@@ -1,16 +1,20 @@
-//! Orders nodes: what frees memory runs as soon as it can, everything else in the order it was written.
+//! Orders nodes: what frees memory runs as soon as it can, everything else in the order it was written. Where the target runs
+//! regions alike together, a region takes along those like it that could run too, and regions that only replace state come last.
 
+use super::alike::Form;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use crate::rules::Rules;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Reorders a graph. Replacements of state come after everything that reads the old content, where that is possible.
+/// Reorders a graph by the rules of a target. Replacements of state come after everything that reads the old content, where that
+/// is possible.
 ///
 /// # Errors
 /// Only if the graph was malformed.
-pub fn schedule(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn schedule(graph: &Graph, rules: &Rules) -> Result<Graph, GraphError> {
     let live = super::simplify::live_nodes(graph);
-    let order = order(graph, &live, readers_and_waiters(graph));
+    let alike = if rules.alike_regions_together { Alike::of(graph) } else { Alike::nothing(graph) };
+    let order = order(graph, &live, readers_and_waiters(graph), &alike);
     let mut rewriter = Rewriter::new(graph);
     for id in order {
         rewriter.copy(id)?;
@@ -83,8 +87,78 @@ fn distinct_inputs(graph: &Graph, id: NodeId) -> Vec<Value> {
     inputs
 }
 
+/// Which nodes are regions of one form.
+struct Alike {
+    /// Number of the form of each node that has one.
+    forms: Vec<Option<usize>>,
+    /// Those of them that only replace state.
+    last: Vec<bool>,
+}
+
+impl Alike {
+    fn nothing(graph: &Graph) -> Alike {
+        Alike { forms: vec![None; graph.len()], last: vec![false; graph.len()] }
+    }
+
+    fn of(graph: &Graph) -> Alike {
+        let mut known: HashMap<Form, usize> = HashMap::new();
+        let mut number = |form: Form| {
+            let next = known.len();
+            *known.entry(form).or_insert(next)
+        };
+        let forms: Vec<Option<usize>> = graph.ids().map(|id| Form::of(graph, id).map(&mut number)).collect();
+        let (consumers, new) = (graph.consumers(), graph.updates().iter().map(|&(_, new)| new));
+        let new: HashSet<Value> = new.collect();
+        let only_replaces = |id: NodeId| {
+            let outputs = 0..graph.node(id).outputs.len() as u32;
+            consumers[id.index()].is_empty()
+                && outputs.into_iter().all(|output| new.contains(&Value { node: id, output }))
+        };
+        let last = graph.ids().map(|id| forms[id.index()].is_some() && only_replaces(id)).collect();
+        Alike { forms, last }
+    }
+}
+
+/// Nodes that could run, by when they are to: those that come last behind all others, then in the order they were written.
+struct Ready<'a> {
+    alike: &'a Alike,
+    nodes: BTreeSet<(bool, NodeId)>,
+    /// The nodes of each form.
+    of_form: HashMap<usize, BTreeSet<NodeId>>,
+}
+
+impl Ready<'_> {
+    fn add(&mut self, id: NodeId) {
+        self.nodes.insert((self.alike.last[id.index()], id));
+        if let Some(form) = self.alike.forms[id.index()] {
+            self.of_form.entry(form).or_default().insert(id);
+        }
+    }
+
+    fn remove(&mut self, id: NodeId) {
+        self.nodes.remove(&(self.alike.last[id.index()], id));
+        if let Some(form) = self.alike.forms[id.index()] {
+            self.of_form.entry(form).or_default().remove(&id);
+        }
+    }
+
+    fn next(&mut self) -> Option<NodeId> {
+        let &(_, id) = self.nodes.first()?;
+        self.remove(id);
+        Some(id)
+    }
+
+    /// The nodes of the form of this one, in the order they were written.
+    fn take_alike(&mut self, id: NodeId) -> Vec<NodeId> {
+        let form = self.alike.forms[id.index()].and_then(|form| self.of_form.get(&form));
+        let alike: Vec<NodeId> = form.into_iter().flatten().copied().collect();
+        alike.iter().for_each(|&other| self.remove(other));
+        alike
+    }
+}
+
 /// An order of the live nodes in which each comes before those listed for it.
-fn order(graph: &Graph, live: &[bool], readers: Vec<Vec<NodeId>>) -> Vec<NodeId> {
+fn order(graph: &Graph, live: &[bool], readers: Vec<Vec<NodeId>>, alike: &Alike) -> Vec<NodeId> {
     let mut waiting = vec![0usize; graph.len()];
     for id in graph.ids().filter(|id| live[id.index()]) {
         for reader in readers[id.index()].iter().filter(|r| live[r.index()]) {
@@ -98,26 +172,23 @@ fn order(graph: &Graph, live: &[bool], readers: Vec<Vec<NodeId>>) -> Vec<NodeId>
             *pressure.remaining.entry(input).or_default() += 1;
         }
     }
-    let mut ready: BinaryHeap<Reverse<NodeId>> =
-        graph.ids().filter(|id| live[id.index()] && waiting[id.index()] == 0).map(Reverse).collect();
+    let mut ready = Ready { alike, nodes: BTreeSet::new(), of_form: HashMap::new() };
+    graph.ids().filter(|id| live[id.index()] && waiting[id.index()] == 0).for_each(|id| ready.add(id));
     let mut eager: Vec<NodeId> = Vec::new();
     let mut order = Vec::new();
-    loop {
-        let id = match eager.pop() {
-            Some(id) => id,
-            None => match ready.pop() {
-                Some(Reverse(id)) => id,
-                None => break,
-            },
-        };
-        order.push(id);
-        for input in distinct_inputs(graph, id) {
-            *pressure.remaining.get_mut(&input).expect("counted above") -= 1;
-        }
-        for &reader in readers[id.index()].iter().filter(|r| live[r.index()]) {
-            waiting[reader.index()] -= 1;
-            if waiting[reader.index()] == 0 {
-                if pressure.of(reader) < 0 { eager.push(reader) } else { ready.push(Reverse(reader)) }
+    while let Some(first) = eager.pop().or_else(|| ready.next()) {
+        let run = [vec![first], ready.take_alike(first)].concat();
+        for id in run {
+            order.push(id);
+            for input in distinct_inputs(graph, id) {
+                *pressure.remaining.get_mut(&input).expect("counted above") -= 1;
+            }
+            for &reader in readers[id.index()].iter().filter(|r| live[r.index()]) {
+                waiting[reader.index()] -= 1;
+                if waiting[reader.index()] == 0 {
+                    let is_eager = !alike.last[reader.index()] && pressure.of(reader) < 0;
+                    if is_eager { eager.push(reader) } else { ready.add(reader) }
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::run::{Run, assert_close};
 use bessemer_ir::passes::buckets::{BucketOptions, buckets};
 use bessemer_ir::passes::schedule::schedule;
 use bessemer_ir::reference::{Interpreter, accumulate_ranks, run_ranks};
+use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, Op};
 use bessemer_nn::loss::{WeightedRows, masked_cross_entropy};
 use bessemer_nn::train_step::build_train_step;
@@ -47,7 +48,7 @@ fn ranks_make_the_step_of_their_micro_batches() {
             let (alone, specs) = network(size, Norm::Without, &of_accumulation(&config, micro_batches));
             let (graph, of_ranks) = network(size, Norm::Without, &of_ranks(&config, micro_batches, ranks));
             let packed = buckets(&graph, BucketOptions { first_bytes: 64, bytes: 256, overlap: true }).unwrap();
-            let packed = schedule(&packed).unwrap();
+            let packed = schedule(&packed, &Rules::DEFAULT).unwrap();
             let starts = packed.ids().filter(|&id| matches!(packed.node(id).op, Op::AllReduceStart(_))).count();
             assert!(starts > 3, "{starts}");
             for graph in [&graph, &packed] {
@@ -141,7 +142,7 @@ fn norms_over_all_ranks_are_those_of_one_batch() {
             let shared = TrainConfig { ranks: Ranks { norms: Over::All, ..shared.ranks }, ..shared };
             let (graph, specs_of_ranks) = network(SAMPLES / micro_batches, Norm::Batch, &shared);
             let packed = buckets(&graph, BucketOptions { first_bytes: 64, bytes: 256, overlap: true }).unwrap();
-            let packed = schedule(&packed).unwrap();
+            let packed = schedule(&packed, &Rules::DEFAULT).unwrap();
             for graph in [&graph, &packed] {
                 let mut alone = begin(&alone, &specs, 1);
                 let mut all = begin(graph, &specs_of_ranks, ranks);
