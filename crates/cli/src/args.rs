@@ -5,7 +5,6 @@ use crate::failure::Usage;
 use crate::names;
 use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
-use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::device::UnknownDevice;
@@ -72,8 +71,8 @@ pub(crate) struct Common {
     /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: DeviceKind,
-    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare` and
-    /// `bench suite` [default: the recipe's, else fp32]
+    /// Numbers in which tensors are stored and products computed: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or several
+    /// for `compare` and `bench suite` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
     /// The device's usual mixed precision: bf16
@@ -197,8 +196,9 @@ impl Common {
     }
 
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
-        let precision = self.precision().and_then(|precision| precision.on(self.device)).unwrap_or(DType::F32);
-        CompileOptions { fuse, precision, recompute: self.recompute, ..CompileOptions::default() }
+        let options = CompileOptions { fuse, recompute: self.recompute, ..CompileOptions::default() };
+        let precision = self.precision().unwrap_or_default();
+        precision.options(self.device, options.clone()).unwrap_or(options)
     }
 
     /// The precision asked for, if any.
@@ -273,9 +273,8 @@ fn device(name: &str) -> Result<DeviceKind, UnknownDevice> {
 }
 
 fn precision(text: &str) -> Result<Compute, String> {
-    let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
-    let found = known.into_iter().find(|compute| compute.name() == text);
-    found.ok_or_else(|| "no such precision; allowed: fp32, bf16, fp16".into())
+    let found = Compute::ALL.into_iter().find(|compute| compute.name() == text);
+    found.ok_or_else(|| "no such precision; allowed: fp32, tf32 (on GPUs), bf16, fp16".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -508,8 +507,8 @@ mod tests {
     fn what_is_not_there_is_refused() {
         assert_eq!(device("cuda:1").ok(), Some(DeviceKind::Cuda { index: 1 }));
         assert!(device("cpu:1").is_err() && device("tpu").is_err());
-        assert!(precision("tf32").unwrap_err().contains("allowed: fp32, bf16, fp16"));
-        assert_eq!(precision("bf16"), Ok(Compute::Bf16));
+        assert!(precision("f32").unwrap_err().contains("allowed: fp32, tf32 (on GPUs), bf16, fp16"));
+        assert_eq!(precision("tf32"), Ok(Compute::Tf32));
         assert!(threads("0").is_err() && threads("-2").is_err() && threads("x").is_err());
         assert_eq!(threads("3"), Ok(3));
     }

@@ -49,6 +49,8 @@ functions!(
 
 /// `CUBLAS_COMPUTE_32F`
 const COMPUTE_F32: i32 = 68;
+/// `CUBLAS_COMPUTE_32F_FAST_TF32`
+const COMPUTE_TF32: i32 = 77;
 /// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`
 const MAX_WORKSPACE: i32 = 1;
 
@@ -98,6 +100,8 @@ pub struct Product {
     pub inputs: DType,
     /// Type of `y`, biases and auxiliary memory.
     pub output: DType,
+    /// Whether operands of `f32` are rounded to TF32 before they are multiplied.
+    pub tf32: bool,
 }
 
 /// What is done with the product in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
@@ -209,10 +213,11 @@ impl CublasLt {
         let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
         check_sizes(&product, &operands, &epilogue).map_err(refused)?;
         let Product { batch, m, n, k, x_transposed, w_transposed, .. } = product;
+        let compute = if product.tf32 && product.inputs == DType::F32 { COMPUTE_TF32 } else { COMPUTE_F32 };
         // cuBLASLt is column-major: it is given the transpose of everything, w before x.
         let description = Owned::new(self, "cublasLtMatmulDescCreate", self.api.cublasLtMatmulDescDestroy, |made| {
             // SAFETY: the pointer is to a local handle.
-            unsafe { (self.api.cublasLtMatmulDescCreate)(made, COMPUTE_F32, 0) }
+            unsafe { (self.api.cublasLtMatmulDescCreate)(made, compute, 0) }
         })?;
         let layout = |ty, rows: usize, cols: usize| {
             let made = Owned::new(self, "cublasLtMatrixLayoutCreate", self.api.cublasLtMatrixLayoutDestroy, |made| {

@@ -19,6 +19,8 @@ pub struct Sheet {
     pub product: &'static str,
     /// FLOP/s of `f32` without tensor cores.
     pub fp32_flops: f64,
+    /// FLOP/s of `f32` operands rounded to TF32 on tensor cores.
+    pub tf32_flops: f64,
     /// FLOP/s of 16-bit operands added to `f32` on tensor cores.
     pub half_flops: f64,
     /// Bytes a second from and to memory.
@@ -147,6 +149,7 @@ impl Sheet {
             name: "h200",
             product: "NVIDIA H200 SXM",
             fp32_flops: 67e12,
+            tf32_flops: 494.5e12,
             half_flops: 989e12,
             memory_bytes_per_s: 4.8e12,
             memory_bytes: 141_000_000_000,
@@ -155,6 +158,7 @@ impl Sheet {
             name: "h100",
             product: "NVIDIA H100 SXM 80 GB",
             fp32_flops: 67e12,
+            tf32_flops: 494.5e12,
             half_flops: 989e12,
             memory_bytes_per_s: 3.35e12,
             memory_bytes: 80_000_000_000,
@@ -163,6 +167,7 @@ impl Sheet {
             name: "a100",
             product: "NVIDIA A100 SXM 80 GB",
             fp32_flops: 19.5e12,
+            tf32_flops: 156e12,
             half_flops: 312e12,
             memory_bytes_per_s: 2.039e12,
             memory_bytes: 80_000_000_000,
@@ -182,7 +187,7 @@ impl Sheet {
         for call in &plan.calls {
             let Some(lowered) = lowered_of(plan, call.node) else { continue };
             let times = if call.per_micro_batch { micro_batches } else { 1 };
-            let node = Node { graph: &plan.graph, id: call.node, lowered };
+            let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
             for step in &lowered.steps {
                 let (family, flops, bytes) = node.cost(step);
                 let seconds = times as f64 * self.seconds(family, node.arithmetic(step), flops, bytes);
@@ -200,7 +205,7 @@ impl Sheet {
         }
         for copy in &plan.copies {
             let (times, bytes) = (if copy.per_micro_batch { micro_batches } else { 1 }, 2 * copy.bytes as u64);
-            let seconds = times as f64 * self.seconds(Family::Copy, DType::F32, 0, bytes);
+            let seconds = times as f64 * self.seconds(Family::Copy, Arithmetic::F32, 0, bytes);
             let of_copies = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
             families.entry(Family::Copy).or_default().add(of_copies);
         }
@@ -213,8 +218,12 @@ impl Sheet {
         Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, plain }
     }
 
-    fn seconds(&self, family: Family, arithmetic: DType, flops: u64, bytes: u64) -> f64 {
-        let rate = if arithmetic == DType::F32 { self.fp32_flops } else { self.half_flops };
+    fn seconds(&self, family: Family, arithmetic: Arithmetic, flops: u64, bytes: u64) -> f64 {
+        let rate = match arithmetic {
+            Arithmetic::F32 => self.fp32_flops,
+            Arithmetic::Tf32 => self.tf32_flops,
+            Arithmetic::Half => self.half_flops,
+        };
         let work = (flops as f64 / rate).max(bytes as f64 / self.memory_bytes_per_s);
         work / family.efficiency() + LAUNCH_S
     }
@@ -229,6 +238,16 @@ struct Node<'a> {
     graph: &'a Graph,
     id: NodeId,
     lowered: &'a Lowered,
+    /// Whether products of `f32` operands round these to TF32.
+    tf32: bool,
+}
+
+/// In which numbers a launch multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    F32,
+    Tf32,
+    Half,
 }
 
 impl Node<'_> {
@@ -295,19 +314,19 @@ impl Node<'_> {
         }
     }
 
-    /// The type of the operands of its products.
-    fn arithmetic(&self, step: &Step) -> DType {
+    /// In which numbers a step multiplies.
+    fn arithmetic(&self, step: &Step) -> Arithmetic {
+        let is_attention = matches!(self.graph.node(self.id).op, Op::Attention(_) | Op::AttentionGrad(_));
         match step {
-            Step::Product { product, .. } => product.inputs,
-            Step::Convolution { ty, .. } => *ty,
-            Step::Launch { .. } if matches!(self.graph.node(self.id).op, Op::Attention(_) | Op::AttentionGrad(_)) => {
-                if self.has_plain_attention() {
-                    DType::F32
-                } else {
-                    self.graph.input_types(self.id)[0].dtype
+            Step::Product { product: Product { inputs: ty, .. }, .. } | Step::Convolution { ty, .. } => {
+                match (*ty, self.tf32) {
+                    (DType::F32, false) => Arithmetic::F32,
+                    (DType::F32, true) => Arithmetic::Tf32,
+                    _ => Arithmetic::Half,
                 }
             }
-            Step::Launch { .. } | Step::Zero(_) => DType::F32,
+            Step::Launch { .. } if is_attention && !self.has_plain_attention() => Arithmetic::Half,
+            Step::Launch { .. } | Step::Zero(_) => Arithmetic::F32,
         }
     }
 
@@ -346,21 +365,21 @@ mod tests {
     use bessemer_ir::{Role, TensorType};
 
     /// One product of `[m, k]` and `[k, n]`, doubled.
-    fn plan(dtype: DType) -> Plan {
+    fn plan(dtype: DType, tf32: bool) -> Plan {
         let mut g = Graph::new();
         let x = g.input("x", Role::Feed, TensorType::new(dtype, [512, 256])).unwrap();
         let w = g.input("w", Role::Feed, TensorType::new(dtype, [256, 1024])).unwrap();
         let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
         let y = g.add(y, y).unwrap();
         g.output("y", y);
-        compile(&g, &CudaTarget, &CompileOptions::default()).unwrap()
+        compile(&g, &CudaTarget, &CompileOptions { tf32, ..CompileOptions::default() }).unwrap()
     }
 
     #[test]
     fn a_launch_takes_the_longer_of_its_two_limits() {
         let sheet: Sheet = "h200".parse().unwrap();
         let (flops, product_bytes) = (2 * 512 * 256 * 1024, 4 * (512 * 256 + 256 * 1024 + 512 * 1024));
-        let prediction = sheet.predict(&plan(DType::F32), 3);
+        let prediction = sheet.predict(&plan(DType::F32, false), 3);
         assert_eq!(prediction.families.len(), 2, "{prediction:?}");
         let family = |name: &str| prediction.families.iter().find(|(known, _)| *known == name).unwrap().1;
         let products = family("matrix products");
@@ -372,13 +391,20 @@ mod tests {
         let seconds = 2.0 * 4.0 * 512.0 * 1024.0 / 4.8e12 / 0.85 + 0.8e-6;
         assert!((fusions.seconds - seconds).abs() < 1e-12, "{} {seconds}", fusions.seconds);
         assert!((prediction.all.seconds - products.seconds - fusions.seconds).abs() < 1e-12);
+        let of_products = |tf32| {
+            let prediction = sheet.predict(&plan(DType::F32, tf32), 1);
+            prediction.families.iter().find(|(known, _)| *known == "matrix products").unwrap().1.seconds
+        };
+        assert_eq!(of_products(false), products.seconds);
+        let seconds = (flops as f64 / 494.5e12).max(product_bytes as f64 / 4.8e12) / 0.75 + 0.8e-6;
+        assert!((of_products(true) - seconds).abs() < 1e-12, "{} {seconds}", of_products(true));
         assert_eq!(prediction.plain.len(), 1);
         assert!(prediction.plain[0].reason.starts_with("product to memory, then its fusion"));
     }
 
     #[test]
     fn sheets_differ() {
-        let plan = plan(DType::F32);
+        let plan = plan(DType::F32, false);
         let seconds = Sheet::ALL.map(|sheet| sheet.predict(&plan, 1).all.seconds);
         assert!(seconds[0] < seconds[1] && seconds[1] < seconds[2], "{seconds:?}");
         assert_eq!("b200".parse::<Sheet>().unwrap_err().to_string(), "no such sheet; there are h200, h100, a100");

@@ -406,6 +406,7 @@ fn limits_follow_from_properties() {
     assert_eq!((gpu.properties().kind, gpu.properties().has_bf16), ("cuda", true));
     let limits = gpu.measure_limits();
     assert_eq!(limits.f16_flops, limits.bf16_flops);
+    assert_eq!(limits.tf32_flops.map(|flops| flops * 2.0), limits.bf16_flops);
     let shares = [limits.fp32_flops / 67e12, limits.bf16_flops.unwrap() / 1070e12, limits.read_bytes / 4.9e12];
     assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{limits:?}");
 }
@@ -613,4 +614,71 @@ fn engines_that_round_operands_or_change_bits_are_not_used() {
             }
         }
     }
+}
+
+/// Rounded to TF32: 10 bits of fraction, to nearest even.
+fn tf32(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0xfff + (bits >> 13 & 1)) & !0x1fff)
+}
+
+/// The libraries of the mock round operands as they are asked to. With TF32 results are those of rounded operands, and in `fp32` those
+/// of operands as they are, within 2e-5 of the largest element; the two differ by more than 1e-4 of it.
+#[test]
+fn tf32_is_a_mode_of_products_and_convolutions() {
+    let Some(folder) = mock_or_skip("tf32_is_a_mode_of_products_and_convolutions") else { return };
+    let knobs = Knobs::of(folder, "libcudnn.so.9");
+    // The first engine of each convolution multiplies on tensor cores, the second one does not.
+    knobs.set("first_numerics", 1);
+    let mut g = Graph::new();
+    let (x, w) = (f32s(&mut g, "x", &[2, 6, 6, 4]), f32s(&mut g, "w", &[3, 3, 4, 8]));
+    let dy = f32s(&mut g, "dy", &[2, 6, 6, 8]);
+    let (a, b) = (f32s(&mut g, "a", &[5, 48]), f32s(&mut g, "b", &[48, 7]));
+    let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
+    let y = g.push1(Op::from(conv), &[x, w]).unwrap();
+    let dx = g.push1(Op::from(Conv2dDataGrad { conv, input: [6, 6] }), &[dy, w]).unwrap();
+    let dw = g.push1(Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), &[x, dy]).unwrap();
+    let c = g.push1(PLAIN, &[a, b]).unwrap();
+    for (name, value) in [("y", y), ("dx", dx), ("dw", dw), ("c", c)] {
+        g.output(name, value);
+    }
+    let feeds: Vec<(String, Vec<f32>)> = g
+        .inputs()
+        .enumerate()
+        .map(|(stream, (_, input))| {
+            let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+            (input.name.clone(), (0..input.ty.shape.elements()).map(draw).collect())
+        })
+        .collect();
+    let reference = |round: fn(f32) -> f32| {
+        let mut reference = Interpreter::new(&g);
+        for (name, numbers) in &feeds {
+            reference.set(name, &numbers.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
+        }
+        reference.run();
+        ["y", "dx", "dw", "c"].map(|name| reference.output(name).data.clone())
+    };
+    let (exact, rounded) = (reference(|x| x), reference(tf32));
+    let gpu = gpu(folder);
+    for is_tf32 in [false, true] {
+        let options = CompileOptions { tf32: is_tf32, ..CompileOptions::default() };
+        let device: &dyn Device = &gpu;
+        let mut executor = device.load_alone(compile(&g, &CudaTarget, &options).unwrap()).unwrap();
+        for (name, numbers) in &feeds {
+            executor.feed(&[(name, &bytes(numbers))]).unwrap();
+        }
+        executor.run().unwrap();
+        for (index, name) in ["y", "dx", "dw", "c"].into_iter().enumerate() {
+            let actual = executor.output_f32(name).unwrap();
+            let largest = exact[index].iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            let distance = |expected: &[f64]| {
+                let errors = expected.iter().zip(actual).map(|(x, &y)| (x - f64::from(y)).abs() / largest);
+                errors.fold(0.0, f64::max)
+            };
+            let [from_exact, from_rounded] = [&exact, &rounded].map(|expected| distance(&expected[index]));
+            let (near, far) = if is_tf32 { (from_rounded, from_exact) } else { (from_exact, from_rounded) };
+            assert!(near <= 2e-5 && far > 1e-4, "{name}, TF32 {is_tf32}: {near:.1e} and {far:.1e}");
+        }
+    }
+    knobs.set("first_numerics", 0);
 }

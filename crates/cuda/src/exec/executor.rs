@@ -5,7 +5,7 @@ use super::halt::{HALT_BYTES, Halting, calls_that_look, replaces_state};
 use super::ledger::Allocation;
 use super::state::CudaState;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
-use crate::cublaslt::{Epilogue, Operands, Prepared};
+use crate::cublaslt::{Epilogue, Operands, Prepared, Product};
 use crate::cudnn::{Bound, Plan as CudnnPlan};
 use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
@@ -162,9 +162,11 @@ fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> 
     kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
-fn convolutions_of(lowered: &Lowered) -> impl Iterator<Item = Work> {
-    lowered.steps.iter().filter_map(|step| match *step {
-        Step::Convolution { convolution, pass, ty, .. } => Some(Work { convolution, pass, ty }),
+fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> {
+    lowered.steps.iter().filter_map(move |step| match *step {
+        Step::Convolution { convolution, pass, ty, .. } => {
+            Some(Work { convolution, pass, ty, tf32: tf32 && ty == DType::F32 })
+        }
         _ => None,
     })
 }
@@ -194,7 +196,8 @@ impl CudaExecutor {
         let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
         {
             let _order = gpu.lock();
-            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered))).map_err(failed)?;
+            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered, plan.tf32)))
+                .map_err(failed)?;
         }
         let mut reports = Vec::new();
         let mut planned = |call| Planned::new(gpu, &plan, call, &mut reports);
@@ -486,7 +489,7 @@ impl Tensor {
 impl<'a> Planned<'a> {
     fn new(gpu: &Gpu, plan: &Plan, call: &'a KernelCall, reports: &mut Vec<Report>) -> Result<Planned<'a>, RunError> {
         let lowered = lowered_of(plan, call)?;
-        let convolutions = convolutions_of(&lowered).map(|work| gpu.engines.plan(&work)).collect();
+        let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });
@@ -544,7 +547,8 @@ impl<'a> Planned<'a> {
             Step::Product { product, x, w, y } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
-                Ok(BoundStep::Product(gpu.products()?.prepare(*product, operands, Epilogue::Nothing, 1)?))
+                let product = Product { tf32: plan.tf32, ..*product };
+                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, Epilogue::Nothing, 1)?))
             }
             Step::Convolution { x, w, y, .. } => {
                 let plan = convolutions.next().expect("a plan for each convolution");

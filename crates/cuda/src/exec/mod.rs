@@ -174,6 +174,8 @@ impl Device for CudaDevice {
         };
         DeviceLimits {
             fp32_flops: cycles * cores,
+            // Half as many as of 16 bits (the same white papers).
+            tf32_flops: self.properties.has_bf16.then_some(cycles * tensor_cores / 2.0),
             bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
             f16_flops: Some(cycles * tensor_cores),
             // Both edges of the clock.

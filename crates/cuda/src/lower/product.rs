@@ -105,6 +105,7 @@ impl Lowered {
             w_transposed: op.trans_b,
             inputs: types[0].dtype,
             output,
+            tf32: false,
         };
         self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
         Ok((y, output))

@@ -40,6 +40,7 @@ const PRODUCT: Product = Product {
     w_transposed: false,
     inputs: DType::Bf16,
     output: DType::Bf16,
+    tf32: false,
 };
 
 impl<'a> Setup<'a> {
