@@ -94,6 +94,9 @@ pub(crate) struct Common {
     /// keeps the fastest ones in the cache; FILE keeps them there; off takes the library's first proposals
     #[arg(long, global = true, value_name = "on|off|FILE", default_value = "on")]
     pub tuning: String,
+    /// On a GPU, add biases to products and take activations of them by kernels of their own, not in the product's pass
+    #[arg(long, global = true)]
+    pub no_epilogues: bool,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -109,20 +112,72 @@ pub(crate) struct Common {
 const READ: [(&str, &[&str]); 16] = [
     (
         "bench data",
-        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "seed",
+            "quiet",
+            "log_format",
+        ],
     ),
     (
         "bench kernels",
-        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "seed",
+            "quiet",
+            "log_format",
+        ],
     ),
     ("bench simulator", &[]),
     ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
-    ("eval", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    (
+        "eval",
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "quiet",
+            "log_format",
+        ],
+    ),
     ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
-    ("infer", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    (
+        "infer",
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "quiet",
+            "log_format",
+        ],
+    ),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
     ("peers", &["quiet", "log_format"]),
@@ -179,6 +234,7 @@ impl Common {
             threads: self.threads.unwrap_or(best.threads),
             gpu_libraries: self.gpu_libraries.clone(),
             tuning: self.tuning.clone().into(),
+            no_epilogues: self.no_epilogues,
         }
     }
 

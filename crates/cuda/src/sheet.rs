@@ -1,7 +1,7 @@
 //! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
 
 use crate::cublaslt::Product;
-use crate::lower::{Lowered, Place, Step, is_plain_attention};
+use crate::lower::{Fused, Lowered, Place, Step, is_plain_attention};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -125,6 +125,15 @@ pub struct PlainLowering {
     pub example: String,
 }
 
+/// Nodes whose product does more in its pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FusedProducts {
+    /// What is done in the pass, where the library has a way.
+    pub what: &'static str,
+    /// Nodes.
+    pub nodes: u64,
+}
+
 /// What a step of a plan would take on a kind of GPU, predicted from its sheet; nothing of it is measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
@@ -138,6 +147,8 @@ pub struct Prediction {
     pub all: FamilyUse,
     /// Bytes of the plan's arena.
     pub arena_bytes: usize,
+    /// Products that do more in their pass, by what they do.
+    pub fused: Vec<FusedProducts>,
     /// What runs in a plain form, by reason.
     pub plain: Vec<PlainLowering>,
 }
@@ -184,11 +195,15 @@ impl Sheet {
     pub fn predict(&self, plan: &Plan, micro_batches: u64) -> Prediction {
         let mut families: BTreeMap<Family, FamilyUse> = BTreeMap::new();
         let mut plain: BTreeMap<String, PlainLowering> = BTreeMap::new();
+        let mut fused: BTreeMap<&'static str, u64> = BTreeMap::new();
         for call in &plan.calls {
             let Some(lowered) = lowered_of(plan, call.node) else { continue };
             let times = if call.per_micro_batch { micro_batches } else { 1 };
             let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
-            for step in &lowered.steps {
+            if let Some(Fused { what, .. }) = &lowered.fused {
+                *fused.entry(*what).or_default() += 1;
+            }
+            for step in lowered.steps_of(true) {
                 let (family, flops, bytes) = node.cost(step);
                 let seconds = times as f64 * self.seconds(family, node.arithmetic(step), flops, bytes);
                 let (flops, bytes) = (flops * times, bytes * times);
@@ -215,7 +230,8 @@ impl Sheet {
         families.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
         let (sheet, product) = (self.name, self.product);
         let plain = plain.into_values().collect();
-        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, plain }
+        let fused = fused.into_iter().map(|(what, nodes)| FusedProducts { what, nodes }).collect();
+        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, fused, plain }
     }
 
     fn seconds(&self, family: Family, arithmetic: Arithmetic, flops: u64, bytes: u64) -> f64 {
@@ -264,8 +280,9 @@ impl Node<'_> {
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
         let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
         match step {
-            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y } => {
-                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]))
+            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, bias } => {
+                let bias = bias.map_or(0, |bias| self.bytes_of(&bias.place) as u64);
+                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]) + bias)
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
@@ -335,8 +352,8 @@ impl Node<'_> {
         let node = self.graph.node(self.id);
         let mut reasons = Vec::new();
         let has = |wanted: fn(&Step) -> bool| self.lowered.steps.iter().any(wanted);
-        if matches!(&node.op, Op::Fusion(fusion) if fusion.producer.is_some()) && has_region(self) {
-            reasons.push("product to memory, then its fusion: no epilogue of a library is used".to_owned());
+        if let Some(missed) = &self.lowered.missed {
+            reasons.push(format!("product to memory, then its fusion: {missed}"));
         }
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
@@ -346,10 +363,6 @@ impl Node<'_> {
         }
         reasons
     }
-}
-
-fn has_region(node: &Node<'_>) -> bool {
-    node.lowered.steps.iter().any(|step| node.is_region(step))
 }
 
 fn has_copies(node: &Node<'_>) -> bool {
@@ -398,8 +411,29 @@ mod tests {
         assert_eq!(of_products(false), products.seconds);
         let seconds = (flops as f64 / 494.5e12).max(product_bytes as f64 / 4.8e12) / 0.75 + 0.8e-6;
         assert!((of_products(true) - seconds).abs() < 1e-12, "{} {seconds}", of_products(true));
-        assert_eq!(prediction.plain.len(), 1);
-        assert!(prediction.plain[0].reason.starts_with("product to memory, then its fusion"));
+        assert_eq!((prediction.plain.len(), &prediction.fused[..]), (1, &[][..]));
+        assert_eq!(prediction.plain[0].reason, "product to memory, then its fusion: cuBLASLt has no such function");
+    }
+
+    /// A bias that is added in the product's pass: of 16 bits it is rounded before.
+    #[test]
+    fn products_with_biases_are_one_launch() {
+        for (dtype, launches) in [(DType::F32, 1), (DType::Bf16, 2)] {
+            let mut g = Graph::new();
+            let mut feed = |name: &str, dtype, shape: [usize; 2]| {
+                g.input(name, Role::Feed, TensorType::new(dtype, shape)).unwrap()
+            };
+            let (x, w, bias) =
+                (feed("x", dtype, [512, 256]), feed("w", dtype, [256, 64]), feed("bias", DType::F32, [1, 64]));
+            let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+            let y = g.add(y, bias).unwrap();
+            let y = g.cast(y, dtype).unwrap();
+            g.output("y", y);
+            let plan = compile(&g, &CudaTarget, &CompileOptions::default()).unwrap();
+            let prediction = "h200".parse::<Sheet>().unwrap().predict(&plan, 1);
+            assert_eq!(prediction.fused, [FusedProducts { what: "bias", nodes: 1 }]);
+            assert_eq!((prediction.all.launches, &prediction.plain[..]), (launches, &[][..]), "{dtype}");
+        }
     }
 
     #[test]

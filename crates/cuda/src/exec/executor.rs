@@ -11,9 +11,9 @@ use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{KIND, Lowered, Place, Step};
+use crate::lower::{Bias, Fused, KIND, Lowered, Place, Step};
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::plan::{KernelCall, KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
@@ -43,6 +43,8 @@ struct Call {
     node: NodeId,
     per_micro_batch: bool,
     lowered: Arc<Lowered>,
+    /// Whether the steps are the better ones.
+    fused: bool,
     steps: Vec<BoundStep>,
 }
 
@@ -50,6 +52,8 @@ struct Call {
 struct Planned<'a> {
     call: &'a KernelCall,
     lowered: Arc<Lowered>,
+    /// Whether the better steps are taken, which the library has a way for.
+    fused: bool,
     /// For each convolution among the steps, in order.
     convolutions: Vec<Arc<CudnnPlan>>,
     /// Number of its report, where it has one.
@@ -171,6 +175,19 @@ fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> 
     })
 }
 
+/// Whether the library has a way for each of the products that do more than to multiply.
+fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
+    for step in &fused.steps {
+        if let Step::Product { product, bias: Some(Bias { activation, .. }), .. } = step {
+            let product = Product { tf32: plan.tf32, ..*product };
+            if !gpu.products()?.offers(&product, *activation, PRODUCT_WORKSPACE)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
 impl CudaExecutor {
     /// Compiles what the plan needs, allocates the arena, zeroed, and fills in constants.
     ///
@@ -207,6 +224,8 @@ impl CudaExecutor {
         if halting.is_some() {
             let looks = calls_that_look(&plan, &calls.iter().map(|call| call.report.is_some()).collect::<Vec<_>>());
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
+                // A product cannot be kept from writing.
+                call.fused = false;
                 call.guarded = Some((call.own_kernels().map(Kernel::unless_halted).collect(), looks));
             }
         }
@@ -490,17 +509,25 @@ impl<'a> Planned<'a> {
     fn new(gpu: &Gpu, plan: &Plan, call: &'a KernelCall, reports: &mut Vec<Report>) -> Result<Planned<'a>, RunError> {
         let lowered = lowered_of(plan, call)?;
         let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
+        let fused = match &lowered.fused {
+            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, fused).map_err(failed)?,
+            _ => false,
+        };
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });
             reports.len() - 1
         });
-        Ok(Planned { call, lowered, convolutions, report, guarded: None })
+        Ok(Planned { call, lowered, fused, convolutions, report, guarded: None })
+    }
+
+    fn steps(&self) -> &[Step] {
+        self.lowered.steps_of(self.fused)
     }
 
     /// Kernels of its launches as they were lowered.
     fn own_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.lowered.steps.iter().filter_map(|step| match step {
+        self.steps().iter().filter_map(|step| match step {
             Step::Launch { kernel, .. } => Some(kernel),
             _ => None,
         })
@@ -515,13 +542,13 @@ impl<'a> Planned<'a> {
 
     /// Bytes that its calls of libraries need.
     fn workspace(&self) -> usize {
-        let has_products = self.lowered.steps.iter().any(|step| matches!(step, Step::Product { .. }));
+        let has_products = self.steps().iter().any(|step| matches!(step, Step::Product { .. }));
         let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
         self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
     }
 
     fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, lowered, convolutions, report, guarded } = self;
+        let Planned { call, lowered, fused, convolutions, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let place = |place: &Place| match *place {
@@ -544,11 +571,18 @@ impl<'a> Planned<'a> {
                 }
                 shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
             }
-            Step::Product { product, x, w, y } => {
+            Step::Product { product, x, w, y, bias } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
                 let product = Product { tf32: plan.tf32, ..*product };
-                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, Epilogue::Nothing, 1)?))
+                let bias = bias
+                    .map(|Bias { place: at, activation }| Ok::<_, GpuError>((place(&at)?, activation)))
+                    .transpose()?;
+                let epilogue = match &bias {
+                    Some((bias, activation)) => Epilogue::Bias { bias, activation: *activation },
+                    None => Epilogue::Nothing,
+                };
+                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
             }
             Step::Convolution { x, w, y, .. } => {
                 let plan = convolutions.next().expect("a plan for each convolution");
@@ -557,10 +591,10 @@ impl<'a> Planned<'a> {
             }
             Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
         };
-        let own = lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
+        let own = lowered.steps_of(fused).iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
         let look = if looks { shared.look()? } else { None };
         let steps = look.into_iter().chain(own).collect();
-        Ok(Call { node: call.node, per_micro_batch: call.per_micro_batch, lowered, steps })
+        Ok(Call { node: call.node, per_micro_batch: call.per_micro_batch, lowered, fused, steps })
     }
 }
 
@@ -608,7 +642,11 @@ impl Executor for CudaExecutor {
     }
 
     fn kernels(&self) -> Vec<KernelInfo> {
-        let info = |call: &Call| KernelInfo { node: call.node, name: call.lowered.name(), flops: call.lowered.flops };
+        let info = |call: &Call| KernelInfo {
+            node: call.node,
+            name: call.lowered.name_of(call.fused),
+            flops: call.lowered.flops,
+        };
         self.calls.iter().map(info).collect()
     }
 

@@ -43,6 +43,8 @@ pub struct CudaOptions {
     /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
     /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
     pub tuning: Option<PathBuf>,
+    /// Whether products leave biases and activations to kernels of their own.
+    pub no_epilogues: bool,
 }
 
 /// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
@@ -57,6 +59,7 @@ struct Gpu {
     /// Held by whoever gives work to the stream, so that steps do not mix.
     order: Mutex<()>,
     eager: bool,
+    no_epilogues: bool,
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
     convolutions: OnceLock<Arc<Cudnn>>,
@@ -98,6 +101,7 @@ impl CudaDevice {
             stream: context.stream()?,
             order: Mutex::new(()),
             eager: options.eager,
+            no_epilogues: options.no_epilogues,
             modules: Mutex::default(),
             products: OnceLock::new(),
             convolutions: OnceLock::new(),

@@ -85,7 +85,7 @@ impl Lowered {
         }
     }
 
-    fn matmul(
+    pub(super) fn matmul(
         &mut self,
         op: &Matmul,
         types: &[&TensorType],
@@ -107,7 +107,7 @@ impl Lowered {
             output,
             tf32: false,
         };
-        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
+        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, bias: None });
         Ok((y, output))
     }
 

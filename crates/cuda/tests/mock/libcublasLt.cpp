@@ -83,7 +83,9 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
                 for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
                 y *= alpha;
                 size_t kept = i + j * set(AUX_STRIDE);
-                if (epilogue == 4 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 4 || epilogue == 6 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 6) y = y > 0 ? y : 0;
+                if (epilogue == 36) y = gelu(y);
                 if (epilogue == 164) {
                     put(type, aux, kept, y);
                     y = gelu(y);
@@ -168,6 +170,9 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
                                    const layout* out, const uint64_t*, int most, heuristic* found, int* count) {
     ENTER;
     if (most < 1 || !described(d, a, b, out)) return INVALID_VALUE;
+    // Setting `no_epilogues` is of a library that has none.
+    auto epilogue = d->attributes.find(EPILOGUE);
+    if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(BIAS))) return NOT_SUPPORTED;
     found[0] = heuristic{};
     *count = 1;
     return SUCCESS;
