@@ -1,7 +1,7 @@
 //! What the machine is and what it can do.
 
-use bessemer_ir::DType;
 use bessemer_ir::run::{Device, DeviceLimits};
+use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -34,6 +34,9 @@ pub struct Machine {
 pub struct Limits {
     /// Arithmetic in `f32`, in GFLOP/s.
     pub fp32_gflops: f64,
+    /// Products of operands rounded to TF32; `None` where the device has none.
+    #[serde(default)]
+    pub tf32_gflops: Option<f64>,
     /// `None` where the processor has no bf16 arithmetic.
     pub bf16_gflops: Option<f64>,
     /// `None` where the device has no f16 arithmetic.
@@ -69,22 +72,25 @@ impl Machine {
 impl Limits {
     /// Measures a device for about a second.
     pub fn measure(device: &dyn Device) -> Limits {
-        let DeviceLimits { fp32_flops, bf16_flops, f16_flops, read_bytes } = device.measure_limits();
+        let DeviceLimits { fp32_flops, tf32_flops, bf16_flops, f16_flops, read_bytes } = device.measure_limits();
         Limits {
             fp32_gflops: fp32_flops / 1e9,
+            tf32_gflops: tf32_flops.map(|flops| flops / 1e9),
             bf16_gflops: bf16_flops.map(|flops| flops / 1e9),
             f16_gflops: f16_flops.map(|flops| flops / 1e9),
             read_gbytes: read_bytes / 1e9,
         }
     }
 
-    /// Arithmetic a second of products of this type, and the name of that peak: that of `f32` where the device has no other.
-    pub fn peak(&self, dtype: DType) -> (&'static str, f64) {
-        match (dtype, self.bf16_gflops, self.f16_gflops) {
-            (DType::Bf16, Some(gflops), _) => ("bf16", gflops),
-            (DType::F16, _, Some(gflops)) => ("fp16", gflops),
-            _ => ("fp32", self.fp32_gflops),
-        }
+    /// Arithmetic a second of products in this precision, and the name of that peak: that of `f32` where the device has no other.
+    pub fn peak(&self, precision: Compute) -> (&'static str, f64) {
+        let own = match precision {
+            Compute::Fp32 => None,
+            Compute::Tf32 => self.tf32_gflops,
+            Compute::Bf16 => self.bf16_gflops,
+            Compute::Fp16 => self.f16_gflops,
+        };
+        own.map_or((Compute::Fp32.name(), self.fp32_gflops), |gflops| (precision.name(), gflops))
     }
 
     /// The greater of each limit: what others do to a shared machine only makes a measured limit smaller.
@@ -93,6 +99,7 @@ impl Limits {
         let of_two = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
         Limits {
             fp32_gflops: self.fp32_gflops.max(other.fp32_gflops),
+            tf32_gflops: of_two(self.tf32_gflops, other.tf32_gflops),
             bf16_gflops: of_two(self.bf16_gflops, other.bf16_gflops),
             f16_gflops: of_two(self.f16_gflops, other.f16_gflops),
             read_gbytes: self.read_gbytes.max(other.read_gbytes),
@@ -162,8 +169,9 @@ mod tests {
 
     #[test]
     fn the_greater_limits_count_one_by_one() {
-        let low = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
-        let high = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), f16_gflops: None, read_gbytes: 8.0 };
+        let low = Limits { fp32_gflops: 1.0, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
+        let high =
+            Limits { fp32_gflops: 2.0, tf32_gflops: None, bf16_gflops: Some(3.0), f16_gflops: None, read_gbytes: 8.0 };
         let greater = Limits { read_gbytes: 9.0, ..high };
         assert_eq!((low.greater(high), high.greater(low)), (greater, greater));
         assert_eq!(high.greater(Limits { bf16_gflops: Some(4.0), ..low }).bf16_gflops, Some(4.0));
@@ -171,13 +179,17 @@ mod tests {
 
     #[test]
     fn products_are_held_against_the_peak_of_their_type_where_there_is_one() {
-        let peaks = |limits: Limits| [DType::F32, DType::Bf16, DType::F16].map(|dtype| limits.peak(dtype));
-        let none = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
+        let peaks = |limits: Limits| Compute::ALL.map(|precision| limits.peak(precision));
+        let none =
+            Limits { fp32_gflops: 1.0, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
         let one = Limits { bf16_gflops: Some(3.0), ..none };
         let both = Limits { f16_gflops: Some(4.0), ..one };
-        assert_eq!(peaks(none), [("fp32", 1.0); 3]);
-        assert_eq!(peaks(one), [("fp32", 1.0), ("bf16", 3.0), ("fp32", 1.0)]);
-        assert_eq!(peaks(both), [("fp32", 1.0), ("bf16", 3.0), ("fp16", 4.0)]);
+        assert_eq!(peaks(none), [("fp32", 1.0); 4]);
+        assert_eq!(peaks(one), [("fp32", 1.0), ("fp32", 1.0), ("bf16", 3.0), ("fp32", 1.0)]);
+        assert_eq!(peaks(both), [("fp32", 1.0), ("fp32", 1.0), ("bf16", 3.0), ("fp16", 4.0)]);
+        let tf32 = Limits { tf32_gflops: Some(2.0), ..both };
+        assert_eq!(tf32.peak(Compute::Tf32), ("tf32", 2.0));
+        assert_eq!(both.greater(tf32), tf32);
         assert_eq!(both.greater(one).f16_gflops, Some(4.0));
     }
 }

@@ -302,9 +302,16 @@ impl Request {
     }
 
     fn compile_options(&self) -> CompileOptions {
-        let (fuse, precision, recompute) = (self.fuse, self.work().precision, self.recompute);
         let buckets = BucketOptions { overlap: self.overlap, ..BucketOptions::default() };
-        CompileOptions { fuse, precision, recompute, buckets, ..CompileOptions::default() }
+        let (precision, tf32) = (self.work().precision, self.precision == Compute::Tf32);
+        CompileOptions {
+            fuse: self.fuse,
+            precision,
+            tf32,
+            recompute: self.recompute,
+            buckets,
+            ..CompileOptions::default()
+        }
     }
 }
 
@@ -558,7 +565,7 @@ pub fn measure(
     result.repeat = result.runs.len() as u64;
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(&*request.device.open()?));
-    let peak = limits.peak(request.work().precision).1 * 1e9 * ranks as f64;
+    let peak = limits.peak(request.precision).1 * 1e9 * ranks as f64;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
@@ -658,7 +665,8 @@ mod tests {
     #[test]
     fn a_step_is_measured() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, f16_gflops: None, read_gbytes: 1e6 };
+        let mut limits =
+            Limits { fp32_gflops: 1e-3, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 1e6 };
         let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
@@ -675,7 +683,8 @@ mod tests {
     #[test]
     fn counts_fit_into_the_budget() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
+        let mut limits =
+            Limits { fp32_gflops: 1.0, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |time: Duration| {
             let budget = Budget { time, keeps_warmup: true, keeps_steps: false, keeps_repeat: false };
             let request = Request { budget: Some(budget), ..request(4) };
@@ -697,7 +706,8 @@ mod tests {
     #[test]
     fn what_was_made_before_an_interruption_counts() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
+        let mut limits =
+            Limits { fp32_gflops: 1.0, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |repeats: usize| {
             let mut made = 0;
             let once = |request: &Request| {

@@ -276,7 +276,8 @@ mod tests {
     /// Two ranks of 12 samples in each of 4 steps: 96 in all. Repeats take 8 s and 10 s together, 6 s and 4 s apart.
     fn measured() -> BenchResult {
         let machine = Machine::look(&*request().device.open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
+        let mut limits =
+            Limits { fp32_gflops: 1.0, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
         let together = [repeat(&[(8.0, 4.0), (8.0, 2.0)]), repeat(&[(10.0, 6.0), (10.0, 4.0)])];
         let apart = [repeat(&[(6.0, 0.0), (6.0, 0.0)]), repeat(&[(4.0, 0.0), (4.0, 0.0)])];
         let mut made = together.into_iter().chain(apart);

@@ -5,7 +5,6 @@ use crate::failure::Usage;
 use crate::names;
 use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
-use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::device::UnknownDevice;
@@ -72,8 +71,8 @@ pub(crate) struct Common {
     /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: DeviceKind,
-    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare` and
-    /// `bench suite` [default: the recipe's, else fp32]
+    /// Numbers in which tensors are stored and products computed: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or several
+    /// for `compare` and `bench suite` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
     /// The device's usual mixed precision: bf16
@@ -95,6 +94,9 @@ pub(crate) struct Common {
     /// keeps the fastest ones in the cache; FILE keeps them there; off takes the library's first proposals
     #[arg(long, global = true, value_name = "on|off|FILE", default_value = "on")]
     pub tuning: String,
+    /// On a GPU, add biases to products and take activations of them by kernels of their own, not in the product's pass
+    #[arg(long, global = true)]
+    pub no_epilogues: bool,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -110,20 +112,72 @@ pub(crate) struct Common {
 const READ: [(&str, &[&str]); 16] = [
     (
         "bench data",
-        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "seed",
+            "quiet",
+            "log_format",
+        ],
     ),
     (
         "bench kernels",
-        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "seed",
+            "quiet",
+            "log_format",
+        ],
     ),
     ("bench simulator", &[]),
     ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
-    ("eval", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    (
+        "eval",
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "quiet",
+            "log_format",
+        ],
+    ),
     ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
-    ("infer", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    (
+        "infer",
+        &[
+            "device",
+            "gpu_libraries",
+            "tuning",
+            "no_epilogues",
+            "precision",
+            "amp",
+            "threads",
+            "isa",
+            "quiet",
+            "log_format",
+        ],
+    ),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
     ("peers", &["quiet", "log_format"]),
@@ -180,6 +234,7 @@ impl Common {
             threads: self.threads.unwrap_or(best.threads),
             gpu_libraries: self.gpu_libraries.clone(),
             tuning: self.tuning.clone().into(),
+            no_epilogues: self.no_epilogues,
         }
     }
 
@@ -197,8 +252,9 @@ impl Common {
     }
 
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
-        let precision = self.precision().and_then(|precision| precision.on(self.device)).unwrap_or(DType::F32);
-        CompileOptions { fuse, precision, recompute: self.recompute, ..CompileOptions::default() }
+        let options = CompileOptions { fuse, recompute: self.recompute, ..CompileOptions::default() };
+        let precision = self.precision().unwrap_or_default();
+        precision.options(self.device, options.clone()).unwrap_or(options)
     }
 
     /// The precision asked for, if any.
@@ -273,9 +329,8 @@ fn device(name: &str) -> Result<DeviceKind, UnknownDevice> {
 }
 
 fn precision(text: &str) -> Result<Compute, String> {
-    let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
-    let found = known.into_iter().find(|compute| compute.name() == text);
-    found.ok_or_else(|| "no such precision; allowed: fp32, bf16, fp16".into())
+    let found = Compute::ALL.into_iter().find(|compute| compute.name() == text);
+    found.ok_or_else(|| "no such precision; allowed: fp32, tf32 (on GPUs), bf16, fp16".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -508,8 +563,8 @@ mod tests {
     fn what_is_not_there_is_refused() {
         assert_eq!(device("cuda:1").ok(), Some(DeviceKind::Cuda { index: 1 }));
         assert!(device("cpu:1").is_err() && device("tpu").is_err());
-        assert!(precision("tf32").unwrap_err().contains("allowed: fp32, bf16, fp16"));
-        assert_eq!(precision("bf16"), Ok(Compute::Bf16));
+        assert!(precision("f32").unwrap_err().contains("allowed: fp32, tf32 (on GPUs), bf16, fp16"));
+        assert_eq!(precision("tf32"), Ok(Compute::Tf32));
         assert!(threads("0").is_err() && threads("-2").is_err() && threads("x").is_err());
         assert_eq!(threads("3"), Ok(3));
     }

@@ -211,8 +211,33 @@ fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
         .run_on("cuda:1", &format!("{TRAIN} --steps 1 --out run"))
         .fails(2, &["cuda:1", "no GPU number 1", "sees 1"]);
     machine.run_on("cuda", "quickstart --quiet").fails(2, &["quickstart runs on cpu alone"]);
-    machine.run_on("cuda", "train resnet20-cifar --data shapes --precision tf32 --steps 1").fails(2, &["tf32"]);
+    let tf32 = "train resnet20-cifar --data shapes --set precision.compute=tf32 --steps 1";
+    machine.run_on("cpu", tf32).fails(2, &["precision.compute is tf32; allowed on cpu: fp32, bf16, fp16"]);
     assert!(fs::read_dir(machine.folder.path()).unwrap().next().is_none(), "nothing is written");
+}
+
+/// The mock of cuBLASLt rounds operands in TF32, so that the losses are others, within 1e-2.
+#[test]
+fn tf32_is_a_precision_of_gpus() {
+    let Some(machine) = Machine::new("tf32_is_a_precision_of_gpus") else { return };
+    for precision in ["fp32", "tf32"] {
+        machine.run_on("cuda", &format!("{TRAIN} --steps 2 --precision {precision} --out {precision}")).ok();
+    }
+    let [exact, rounded] = ["fp32", "tf32"].map(|run| machine.losses(run));
+    assert_eq!((exact.len(), rounded.len()), (2, 2));
+    for (x, y) in exact.iter().zip(&rounded) {
+        assert!(x != y && (x - y).abs() < 1e-2 * x, "{y} for {x}");
+    }
+    let evaluate = "eval resnet20-cifar --weights tf32 --data shapes --batch-size 4 --json --quiet";
+    let loss = |precision: &str| {
+        json(machine.run_on("cuda", &format!("{evaluate} --precision {precision}")))["loss"].as_f64().unwrap()
+    };
+    let [exact, rounded] = ["fp32", "tf32"].map(loss);
+    assert!(exact != rounded && (exact - rounded).abs() < 1e-2 * exact, "{rounded} for {exact}");
+    let bench =
+        "bench train resnet20-cifar --batch-size 2 --warmup 0 --steps 1 --repeat 1 --json --quiet --precision tf32";
+    let result = json(machine.run_on("cuda", bench));
+    assert_eq!(result["precision"], "tf32", "{result}");
 }
 
 /// Libraries that are not there are named, with where they were looked for.
@@ -263,6 +288,16 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
         assert!((0.001..1.0).contains(&predicted["all"]["seconds"].as_f64().unwrap()), "{predicted}");
         assert!(explained["largest_batch"].as_u64().unwrap() > 64, "{}", explained["largest_batch"]);
     }
+    let seconds = |precision: &str| {
+        let words =
+            format!("explain bert-base --batch-size 64 --precision {precision} --device cuda --sheet a100 --json");
+        let families = json(common::bessemer(folder.path(), &words))["predicted"]["families"].clone();
+        let products = families.as_array().unwrap().iter().find(|family| family[0] == "matrix products").cloned();
+        products.unwrap()[1]["seconds"].as_f64().unwrap()
+    };
+    let ratio = seconds("fp32") / seconds("tf32");
+    // By the data sheet 8 times as fast, where memory is not the limit.
+    assert!((4.0..8.0).contains(&ratio), "{ratio}");
     for model in ["efficientdet-d0", "mask-rcnn"] {
         let words = format!("explain {model} --batch-size 1 --device cuda --sheet h200 --json");
         let families = json(common::bessemer(folder.path(), &words))["predicted"]["families"].to_string();

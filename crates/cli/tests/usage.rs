@@ -93,7 +93,12 @@ fn what_does_not_exist_yet_is_refused() {
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run("train resnet50 --data shapes --device tpu").fails(2, &["'tpu'", "allowed: cpu, cuda, cuda:INDEX"]);
     run("doctor --device cuda:x").fails(2, &["'cuda:x'", "allowed: cpu"]);
-    run("bench train resnet50 --precision tf32").fails(2, &["'tf32'", "allowed: fp32, bf16, fp16"]);
+    run("bench train resnet50 --precision fp8").fails(2, &["'fp8'", "allowed: fp32, tf32 (on GPUs), bf16, fp16"]);
+    for command in
+        ["train resnet50 --data shapes", "bench train resnet50", "explain resnet50", "infer resnet50 --weights x y.png"]
+    {
+        run(&format!("{command} --precision tf32")).fails(2, &["--precision tf32: allowed on cpu: fp32, bf16, fp16"]);
+    }
     run("explain resnet50 --recompute all").fails(2, &["'all'", "pointwise"]);
     run("doctor --isa sse9").fails(2, &["sse9", "portable"]);
     assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");

@@ -38,7 +38,7 @@ pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
         // SAFETY: the vector outlives the call.
         black_box(unsafe { dispatch(isa, Sum(&memory[thread][start..start + READ_LEN])) });
     });
-    DeviceLimits { fp32_flops, bf16_flops, f16_flops: None, read_bytes }
+    DeviceLimits { fp32_flops, tf32_flops: None, bf16_flops, f16_flops: None, read_bytes }
 }
 
 /// When a trial began and ended, in seconds.

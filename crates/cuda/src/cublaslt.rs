@@ -49,6 +49,8 @@ functions!(
 
 /// `CUBLAS_COMPUTE_32F`
 const COMPUTE_F32: i32 = 68;
+/// `CUBLAS_COMPUTE_32F_FAST_TF32`
+const COMPUTE_TF32: i32 = 77;
 /// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`
 const MAX_WORKSPACE: i32 = 1;
 
@@ -79,6 +81,20 @@ fn data_type(ty: DType) -> Option<i32> {
     }
 }
 
+/// A code of cuBLASLt's that says that it has no way: `CUBLAS_STATUS_NOT_SUPPORTED`.
+const NOT_SUPPORTED: i32 = 15;
+
+/// What is done with a product and its bias, in the same pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    Nothing,
+    /// `max(y, 0)`
+    Relu,
+    /// `y / 2 * (1 + tanh(sqrt(2 / pi) * (y + 0.044715 y^3)))`
+    Gelu,
+}
+
 /// `y = x w`, all with rows one after the other: `y` is `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
@@ -98,6 +114,8 @@ pub struct Product {
     pub inputs: DType,
     /// Type of `y`, biases and auxiliary memory.
     pub output: DType,
+    /// Whether operands of `f32` are rounded to TF32 before they are multiplied.
+    pub tf32: bool,
 }
 
 /// What is done with the product in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
@@ -105,8 +123,13 @@ pub struct Product {
 pub enum Epilogue<'a> {
     /// `y` as it is.
     Nothing,
-    /// `y + bias`
-    Bias(&'a Block),
+    /// An activation of `y + bias`.
+    Bias {
+        /// `[n]`, read.
+        bias: &'a Block,
+        /// What becomes of the sum.
+        activation: Activation,
+    },
     /// `gelu(y + bias)`; `aux` becomes `y + bias`.
     GeluAuxBias {
         /// `[n]`, read.
@@ -128,12 +151,23 @@ pub enum Epilogue<'a> {
     },
 }
 
+impl Activation {
+    /// `cublasLtEpilogue_t` of it behind a bias.
+    fn code(self) -> i32 {
+        match self {
+            Activation::Nothing => 4,
+            Activation::Relu => 6,
+            Activation::Gelu => 36,
+        }
+    }
+}
+
 impl Epilogue<'_> {
     /// `cublasLtEpilogue_t`
     fn code(&self) -> i32 {
         match self {
             Epilogue::Nothing => 1,
-            Epilogue::Bias(_) => 4,
+            Epilogue::Bias { activation, .. } => activation.code(),
             Epilogue::GeluAuxBias { .. } => 164,
             Epilogue::GeluGradBiasGrad { .. } => 208,
             Epilogue::SumOfW { .. } => 256,
@@ -143,7 +177,7 @@ impl Epilogue<'_> {
     fn bias(&self) -> Option<&Block> {
         match self {
             Epilogue::Nothing => None,
-            Epilogue::Bias(bias)
+            Epilogue::Bias { bias, .. }
             | Epilogue::GeluAuxBias { bias, .. }
             | Epilogue::GeluGradBiasGrad { bias, .. }
             | Epilogue::SumOfW { bias } => Some(bias),
@@ -153,7 +187,7 @@ impl Epilogue<'_> {
     fn aux(&self) -> Option<&Block> {
         match self {
             Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGradBiasGrad { aux, .. } => Some(aux),
-            Epilogue::Nothing | Epilogue::Bias(_) | Epilogue::SumOfW { .. } => None,
+            Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } => None,
         }
     }
 }
@@ -204,15 +238,48 @@ impl CublasLt {
         epilogue: Epilogue<'_>,
         most: usize,
     ) -> Result<Prepared, GpuError> {
-        let refused = |problem: String| GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem };
+        check_sizes(&product, &operands, &epilogue).map_err(refused)?;
+        let described = self.describe(&product, epilogue.code())?;
+        described.set_addresses(&product, epilogue.bias().map(Block::address), epilogue.aux().map(Block::address))?;
+        let Operands { x, w, y, workspace } = operands;
+        let ways = described.ways(workspace.bytes(), most)?;
+        if ways.is_empty() {
+            return Err(refused("there is no way to do this product".to_owned()));
+        }
+        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), described, ways })
+    }
+
+    /// Whether there is a way to do a product with a bias and an activation, in so many bytes of scratch memory.
+    ///
+    /// # Errors
+    /// cuBLASLt does not say.
+    pub(crate) fn offers(
+        self: &Arc<Self>,
+        product: &Product,
+        activation: Activation,
+        workspace: usize,
+    ) -> Result<bool, GpuError> {
+        // Any address but 0 stands for that of the bias.
+        const SOMEWHERE: u64 = 256;
+        let described = self.describe(product, activation.code())?;
+        described.set_addresses(product, Some(SOMEWHERE), None)?;
+        match described.ways(workspace, 1) {
+            Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(false),
+            ways => Ok(!ways?.is_empty()),
+        }
+    }
+
+    /// # Errors
+    /// A type of no floats, or cuBLASLt refuses.
+    fn describe(self: &Arc<Self>, product: &Product, epilogue: i32) -> Result<Described, GpuError> {
         let types = data_type(product.inputs).zip(data_type(product.output));
         let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
-        check_sizes(&product, &operands, &epilogue).map_err(refused)?;
-        let Product { batch, m, n, k, x_transposed, w_transposed, .. } = product;
+        let Product { batch, m, n, k, x_transposed, w_transposed, .. } = *product;
+        let compute = if product.tf32 && product.inputs == DType::F32 { COMPUTE_TF32 } else { COMPUTE_F32 };
         // cuBLASLt is column-major: it is given the transpose of everything, w before x.
         let description = Owned::new(self, "cublasLtMatmulDescCreate", self.api.cublasLtMatmulDescDestroy, |made| {
             // SAFETY: the pointer is to a local handle.
-            unsafe { (self.api.cublasLtMatmulDescCreate)(made, COMPUTE_F32, 0) }
+            unsafe { (self.api.cublasLtMatmulDescCreate)(made, compute, 0) }
         })?;
         let layout = |ty, rows: usize, cols: usize| {
             let made = Owned::new(self, "cublasLtMatrixLayoutCreate", self.api.cublasLtMatrixLayoutDestroy, |made| {
@@ -228,11 +295,11 @@ impl CublasLt {
         let a = if w_transposed { layout(input, k, n)? } else { layout(input, n, k)? };
         let b = if x_transposed { layout(input, m, k)? } else { layout(input, k, m)? };
         let layouts = [a, b, layout(output, n, m)?];
-        let Operands { x, w, y, workspace } = operands;
-        let blocks = [x, w, y, workspace].map(Clone::clone);
-        let prepared = Prepared { library: Arc::clone(self), blocks, layouts, description, ways: Vec::new() };
-        prepared.describe(&product, &epilogue, output)?;
-        prepared.with_ways(most)
+        let described = Described { library: Arc::clone(self), description, layouts };
+        described.set(attribute::TRANSPOSE_A, i32::from(w_transposed))?;
+        described.set(attribute::TRANSPOSE_B, i32::from(x_transposed))?;
+        described.set(attribute::EPILOGUE, epilogue)?;
+        Ok(described)
     }
 
     fn set_layout<T: Copy>(&self, layout: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
@@ -265,6 +332,10 @@ impl Drop for CublasLt {
             unsafe { (self.api.cublasLtDestroy)(self.handle) };
         }
     }
+}
+
+fn refused(problem: String) -> GpuError {
+    GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem }
 }
 
 fn check_sizes(product: &Product, operands: &Operands<'_>, epilogue: &Epilogue<'_>) -> Result<(), String> {
@@ -311,28 +382,30 @@ impl Drop for Owned {
     }
 }
 
-/// A product with the ways to do it.
-pub struct Prepared {
+/// A product as cuBLASLt knows it.
+struct Described {
     library: Arc<CublasLt>,
-    /// `x`, `w`, `y` and the workspace.
-    blocks: [Block; 4],
     description: Owned,
     /// Of `w`, `x` and `y`.
     layouts: [Owned; 3],
+}
+
+/// A product with the ways to do it.
+pub struct Prepared {
+    described: Described,
+    /// `x`, `w`, `y` and the workspace.
+    blocks: [Block; 4],
     ways: Vec<Heuristic>,
 }
 
-impl Prepared {
-    fn describe(&self, product: &Product, epilogue: &Epilogue<'_>, output: i32) -> Result<(), GpuError> {
-        self.set(attribute::TRANSPOSE_A, i32::from(product.w_transposed))?;
-        self.set(attribute::TRANSPOSE_B, i32::from(product.x_transposed))?;
-        self.set(attribute::EPILOGUE, epilogue.code())?;
-        if let Some(bias) = epilogue.bias() {
-            self.set(attribute::BIAS, bias.address())?;
-            self.set(attribute::BIAS_TYPE, output)?;
+impl Described {
+    fn set_addresses(&self, product: &Product, bias: Option<u64>, aux: Option<u64>) -> Result<(), GpuError> {
+        if let Some(address) = bias {
+            self.set(attribute::BIAS, address)?;
+            self.set(attribute::BIAS_TYPE, data_type(product.output).unwrap_or_default())?;
         }
-        if let Some(aux) = epilogue.aux() {
-            self.set(attribute::AUX, aux.address())?;
+        if let Some(address) = aux {
+            self.set(attribute::AUX, address)?;
             self.set(attribute::AUX_STRIDE, product.n as i64)?;
         }
         Ok(())
@@ -347,16 +420,17 @@ impl Prepared {
         self.library.check("cublasLtMatmulDescSetAttribute", code)
     }
 
-    fn with_ways(mut self, most: usize) -> Result<Self, GpuError> {
-        let library = Arc::clone(&self.library);
+    /// At most `most` ways, the best one first.
+    fn ways(&self, workspace: usize, most: usize) -> Result<Vec<Heuristic>, GpuError> {
+        let library = &self.library;
         let api = &library.api;
         let create = api.cublasLtMatmulPreferenceCreate;
         let preference =
-            Owned::new(&library, "cublasLtMatmulPreferenceCreate", api.cublasLtMatmulPreferenceDestroy, |made| {
+            Owned::new(library, "cublasLtMatmulPreferenceCreate", api.cublasLtMatmulPreferenceDestroy, |made| {
                 // SAFETY: the pointer is to a local handle.
                 unsafe { create(made) }
             })?;
-        let workspace = self.blocks[3].bytes() as u64;
+        let workspace = workspace as u64;
         let (pointer, set) = (from_ref(&workspace).cast(), api.cublasLtMatmulPreferenceSetAttribute);
         // SAFETY: the pointer is to a local number of eight bytes.
         let code = unsafe { set(preference.handle, MAX_WORKSPACE, pointer, 8) };
@@ -381,14 +455,11 @@ impl Prepared {
         library.check("cublasLtMatmulAlgoGetHeuristic", code)?;
         found.truncate(usize::try_from(count).unwrap_or(0));
         found.retain(|way| way.state == 0 && way.workspace as u64 <= workspace);
-        self.ways = found;
-        if self.ways.is_empty() {
-            let problem = "there is no way to do this product".to_owned();
-            return Err(GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem });
-        }
-        Ok(self)
+        Ok(found)
     }
+}
 
+impl Prepared {
     /// How many ways there are.
     pub fn ways(&self) -> usize {
         self.ways.len()
@@ -399,8 +470,8 @@ impl Prepared {
     /// # Errors
     /// cuBLASLt refuses.
     pub fn launch(&self, stream: &Stream, way: usize) -> Result<(), GpuError> {
-        let (library, [x, w, y, workspace]) = (&self.library, &self.blocks);
-        let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
+        let (Described { library, description, layouts }, [x, w, y, workspace]) = (&self.described, &self.blocks);
+        let [a, b, d] = [0, 1, 2].map(|i: usize| layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
         library.context.bind()?;
         for block in [x, w, y, workspace] {
@@ -410,7 +481,7 @@ impl Prepared {
         let code = unsafe {
             (library.api.cublasLtMatmul)(
                 library.handle,
-                self.description.handle,
+                description.handle,
                 from_ref(&one).cast(),
                 w.address(),
                 a,

@@ -1,7 +1,7 @@
 //! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
 
 use crate::cublaslt::Product;
-use crate::lower::{Lowered, Place, Step, is_plain_attention, units};
+use crate::lower::{Fused, Lowered, Place, Step, is_plain_attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -19,6 +19,8 @@ pub struct Sheet {
     pub product: &'static str,
     /// FLOP/s of `f32` without tensor cores.
     pub fp32_flops: f64,
+    /// FLOP/s of `f32` operands rounded to TF32 on tensor cores.
+    pub tf32_flops: f64,
     /// FLOP/s of 16-bit operands added to `f32` on tensor cores.
     pub half_flops: f64,
     /// Bytes a second from and to memory.
@@ -123,6 +125,15 @@ pub struct PlainLowering {
     pub example: String,
 }
 
+/// Nodes whose product does more in its pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FusedProducts {
+    /// What is done in the pass, where the library has a way.
+    pub what: &'static str,
+    /// Nodes.
+    pub nodes: u64,
+}
+
 /// What a step of a plan would take on a kind of GPU, predicted from its sheet; nothing of it is measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
@@ -136,6 +147,8 @@ pub struct Prediction {
     pub all: FamilyUse,
     /// Bytes of the plan's arena.
     pub arena_bytes: usize,
+    /// Products that do more in their pass, by what they do.
+    pub fused: Vec<FusedProducts>,
     /// What runs in a plain form, by reason.
     pub plain: Vec<PlainLowering>,
 }
@@ -147,6 +160,7 @@ impl Sheet {
             name: "h200",
             product: "NVIDIA H200 SXM",
             fp32_flops: 67e12,
+            tf32_flops: 494.5e12,
             half_flops: 989e12,
             memory_bytes_per_s: 4.8e12,
             memory_bytes: 141_000_000_000,
@@ -155,6 +169,7 @@ impl Sheet {
             name: "h100",
             product: "NVIDIA H100 SXM 80 GB",
             fp32_flops: 67e12,
+            tf32_flops: 494.5e12,
             half_flops: 989e12,
             memory_bytes_per_s: 3.35e12,
             memory_bytes: 80_000_000_000,
@@ -163,6 +178,7 @@ impl Sheet {
             name: "a100",
             product: "NVIDIA A100 SXM 80 GB",
             fp32_flops: 19.5e12,
+            tf32_flops: 156e12,
             half_flops: 312e12,
             memory_bytes_per_s: 2.039e12,
             memory_bytes: 80_000_000_000,
@@ -179,19 +195,23 @@ impl Sheet {
     pub fn predict(&self, plan: &Plan, micro_batches: u64) -> Prediction {
         let mut families: BTreeMap<Family, FamilyUse> = BTreeMap::new();
         let mut plain: BTreeMap<String, PlainLowering> = BTreeMap::new();
+        let mut fused: BTreeMap<&'static str, u64> = BTreeMap::new();
         for unit in units(plan) {
             let call = &plan.calls[unit.calls.start];
             let Some(lowered) = lowered_of(plan, call.node) else { continue };
             let times = if call.per_micro_batch { micro_batches } else { 1 };
             if let Some(group) = &unit.group {
                 let bytes = group.operands.iter().flatten().map(|&value| plan.graph.ty(value).bytes() as u64).sum();
-                let seconds = times as f64 * self.seconds(Family::Region, DType::F32, 0, bytes);
+                let seconds = times as f64 * self.seconds(Family::Region, Arithmetic::F32, 0, bytes);
                 let of_group = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
                 families.entry(Family::Region).or_default().add(of_group);
                 continue;
             }
-            let node = Node { graph: &plan.graph, id: call.node, lowered };
-            for step in &lowered.steps {
+            let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
+            if let Some(Fused { what, .. }) = &lowered.fused {
+                *fused.entry(*what).or_default() += 1;
+            }
+            for step in lowered.steps_of(true) {
                 let (family, flops, bytes) = node.cost(step);
                 let seconds = times as f64 * self.seconds(family, node.arithmetic(step), flops, bytes);
                 let (flops, bytes) = (flops * times, bytes * times);
@@ -208,7 +228,7 @@ impl Sheet {
         }
         for copy in &plan.copies {
             let (times, bytes) = (if copy.per_micro_batch { micro_batches } else { 1 }, 2 * copy.bytes as u64);
-            let seconds = times as f64 * self.seconds(Family::Copy, DType::F32, 0, bytes);
+            let seconds = times as f64 * self.seconds(Family::Copy, Arithmetic::F32, 0, bytes);
             let of_copies = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
             families.entry(Family::Copy).or_default().add(of_copies);
         }
@@ -218,11 +238,16 @@ impl Sheet {
         families.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
         let (sheet, product) = (self.name, self.product);
         let plain = plain.into_values().collect();
-        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, plain }
+        let fused = fused.into_iter().map(|(what, nodes)| FusedProducts { what, nodes }).collect();
+        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, fused, plain }
     }
 
-    fn seconds(&self, family: Family, arithmetic: DType, flops: u64, bytes: u64) -> f64 {
-        let rate = if arithmetic == DType::F32 { self.fp32_flops } else { self.half_flops };
+    fn seconds(&self, family: Family, arithmetic: Arithmetic, flops: u64, bytes: u64) -> f64 {
+        let rate = match arithmetic {
+            Arithmetic::F32 => self.fp32_flops,
+            Arithmetic::Tf32 => self.tf32_flops,
+            Arithmetic::Half => self.half_flops,
+        };
         let work = (flops as f64 / rate).max(bytes as f64 / self.memory_bytes_per_s);
         work / family.efficiency() + LAUNCH_S
     }
@@ -237,6 +262,16 @@ struct Node<'a> {
     graph: &'a Graph,
     id: NodeId,
     lowered: &'a Lowered,
+    /// Whether products of `f32` operands round these to TF32.
+    tf32: bool,
+}
+
+/// In which numbers a launch multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    F32,
+    Tf32,
+    Half,
 }
 
 impl Node<'_> {
@@ -253,8 +288,9 @@ impl Node<'_> {
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
         let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
         match step {
-            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y } => {
-                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]))
+            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, bias } => {
+                let bias = bias.map_or(0, |bias| self.bytes_of(&bias.place) as u64);
+                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]) + bias)
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
@@ -303,19 +339,19 @@ impl Node<'_> {
         }
     }
 
-    /// The type of the operands of its products.
-    fn arithmetic(&self, step: &Step) -> DType {
+    /// In which numbers a step multiplies.
+    fn arithmetic(&self, step: &Step) -> Arithmetic {
+        let is_attention = matches!(self.graph.node(self.id).op, Op::Attention(_) | Op::AttentionGrad(_));
         match step {
-            Step::Product { product, .. } => product.inputs,
-            Step::Convolution { ty, .. } => *ty,
-            Step::Launch { .. } if matches!(self.graph.node(self.id).op, Op::Attention(_) | Op::AttentionGrad(_)) => {
-                if self.has_plain_attention() {
-                    DType::F32
-                } else {
-                    self.graph.input_types(self.id)[0].dtype
+            Step::Product { product: Product { inputs: ty, .. }, .. } | Step::Convolution { ty, .. } => {
+                match (*ty, self.tf32) {
+                    (DType::F32, false) => Arithmetic::F32,
+                    (DType::F32, true) => Arithmetic::Tf32,
+                    _ => Arithmetic::Half,
                 }
             }
-            Step::Launch { .. } | Step::Zero(_) => DType::F32,
+            Step::Launch { .. } if is_attention && !self.has_plain_attention() => Arithmetic::Half,
+            Step::Launch { .. } | Step::Zero(_) => Arithmetic::F32,
         }
     }
 
@@ -324,8 +360,8 @@ impl Node<'_> {
         let node = self.graph.node(self.id);
         let mut reasons = Vec::new();
         let has = |wanted: fn(&Step) -> bool| self.lowered.steps.iter().any(wanted);
-        if matches!(&node.op, Op::Fusion(fusion) if fusion.producer.is_some()) && has_region(self) {
-            reasons.push("product to memory, then its fusion: no epilogue of a library is used".to_owned());
+        if let Some(missed) = &self.lowered.missed {
+            reasons.push(format!("product to memory, then its fusion: {missed}"));
         }
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
@@ -335,10 +371,6 @@ impl Node<'_> {
         }
         reasons
     }
-}
-
-fn has_region(node: &Node<'_>) -> bool {
-    node.lowered.steps.iter().any(|step| node.is_region(step))
 }
 
 fn has_copies(node: &Node<'_>) -> bool {
@@ -354,21 +386,21 @@ mod tests {
     use bessemer_ir::{Role, TensorType};
 
     /// One product of `[m, k]` and `[k, n]`, doubled.
-    fn plan(dtype: DType) -> Plan {
+    fn plan(dtype: DType, tf32: bool) -> Plan {
         let mut g = Graph::new();
         let x = g.input("x", Role::Feed, TensorType::new(dtype, [512, 256])).unwrap();
         let w = g.input("w", Role::Feed, TensorType::new(dtype, [256, 1024])).unwrap();
         let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
         let y = g.add(y, y).unwrap();
         g.output("y", y);
-        compile(&g, &CudaTarget, &CompileOptions::default()).unwrap()
+        compile(&g, &CudaTarget, &CompileOptions { tf32, ..CompileOptions::default() }).unwrap()
     }
 
     #[test]
     fn a_launch_takes_the_longer_of_its_two_limits() {
         let sheet: Sheet = "h200".parse().unwrap();
         let (flops, product_bytes) = (2 * 512 * 256 * 1024, 4 * (512 * 256 + 256 * 1024 + 512 * 1024));
-        let prediction = sheet.predict(&plan(DType::F32), 3);
+        let prediction = sheet.predict(&plan(DType::F32, false), 3);
         assert_eq!(prediction.families.len(), 2, "{prediction:?}");
         let family = |name: &str| prediction.families.iter().find(|(known, _)| *known == name).unwrap().1;
         let products = family("matrix products");
@@ -380,13 +412,41 @@ mod tests {
         let seconds = 2.0 * 4.0 * 512.0 * 1024.0 / 4.8e12 / 0.85 + 0.8e-6;
         assert!((fusions.seconds - seconds).abs() < 1e-12, "{} {seconds}", fusions.seconds);
         assert!((prediction.all.seconds - products.seconds - fusions.seconds).abs() < 1e-12);
-        assert_eq!(prediction.plain.len(), 1);
-        assert!(prediction.plain[0].reason.starts_with("product to memory, then its fusion"));
+        let of_products = |tf32| {
+            let prediction = sheet.predict(&plan(DType::F32, tf32), 1);
+            prediction.families.iter().find(|(known, _)| *known == "matrix products").unwrap().1.seconds
+        };
+        assert_eq!(of_products(false), products.seconds);
+        let seconds = (flops as f64 / 494.5e12).max(product_bytes as f64 / 4.8e12) / 0.75 + 0.8e-6;
+        assert!((of_products(true) - seconds).abs() < 1e-12, "{} {seconds}", of_products(true));
+        assert_eq!((prediction.plain.len(), &prediction.fused[..]), (1, &[][..]));
+        assert_eq!(prediction.plain[0].reason, "product to memory, then its fusion: cuBLASLt has no such function");
+    }
+
+    /// A bias that is added in the product's pass: of 16 bits it is rounded before.
+    #[test]
+    fn products_with_biases_are_one_launch() {
+        for (dtype, launches) in [(DType::F32, 1), (DType::Bf16, 2)] {
+            let mut g = Graph::new();
+            let mut feed = |name: &str, dtype, shape: [usize; 2]| {
+                g.input(name, Role::Feed, TensorType::new(dtype, shape)).unwrap()
+            };
+            let (x, w, bias) =
+                (feed("x", dtype, [512, 256]), feed("w", dtype, [256, 64]), feed("bias", DType::F32, [1, 64]));
+            let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+            let y = g.add(y, bias).unwrap();
+            let y = g.cast(y, dtype).unwrap();
+            g.output("y", y);
+            let plan = compile(&g, &CudaTarget, &CompileOptions::default()).unwrap();
+            let prediction = "h200".parse::<Sheet>().unwrap().predict(&plan, 1);
+            assert_eq!(prediction.fused, [FusedProducts { what: "bias", nodes: 1 }]);
+            assert_eq!((prediction.all.launches, &prediction.plain[..]), (launches, &[][..]), "{dtype}");
+        }
     }
 
     #[test]
     fn sheets_differ() {
-        let plan = plan(DType::F32);
+        let plan = plan(DType::F32, false);
         let seconds = Sheet::ALL.map(|sheet| sheet.predict(&plan, 1).all.seconds);
         assert!(seconds[0] < seconds[1] && seconds[1] < seconds[2], "{seconds:?}");
         assert_eq!("b200".parse::<Sheet>().unwrap_err().to_string(), "no such sheet; there are h200, h100, a100");

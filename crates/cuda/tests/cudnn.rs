@@ -129,17 +129,20 @@ fn engines_are_judged_before_they_are_made() {
     let (libraries, knobs) = (libraries(folder), Knobs::of(folder, MOCK));
     let library = Cudnn::open(&libraries, &context(&libraries).unwrap()).unwrap();
     let of = Convolution::same(SHAPE, 16, 3, 1);
-    let [tensor_cores, not_deterministic] = [1, 5];
-    for (note, ty, engine) in [
-        (0, DType::F32, 7),
-        (tensor_cores, DType::F32, 8),
-        (tensor_cores, DType::F16, 7),
-        (not_deterministic, DType::F16, 8),
+    let [tensor_cores, converts_operands, not_deterministic] = [1, 2, 5];
+    for (note, ty, tf32, engine) in [
+        (0, DType::F32, false, 7),
+        (tensor_cores, DType::F32, false, 8),
+        (tensor_cores, DType::F32, true, 7),
+        (converts_operands, DType::F32, true, 8),
+        (tensor_cores, DType::F16, false, 7),
+        (not_deterministic, DType::F16, false, 8),
+        (not_deterministic, DType::F32, true, 8),
     ] {
         knobs.set("first_numerics", note);
         knobs.set("plans", 0);
-        let plan = library.exact_plan(&of, Pass::Forward, ty).unwrap();
-        assert_eq!((plan.engine.number, knobs.get("plans")), (engine, 1), "note {note} in {ty}");
+        let plan = library.suitable_plan(&of, Pass::Forward, ty, tf32).unwrap();
+        assert_eq!((plan.engine.number, knobs.get("plans")), (engine, 1), "note {note} in {ty}, TF32 {tf32}");
     }
 }
 
@@ -236,14 +239,14 @@ fn the_real_library_supports_what_is_fused() {
         for of in [stem, uneven, one, odd, depthwise] {
             for pass in [Pass::Forward, Pass::DataGradient, Pass::WeightGradient] {
                 for ty in [DType::F32, DType::F16, DType::Bf16] {
-                    refused.extend(library.exact_plan(&of, pass, ty).err().map(|error| error.to_string()));
+                    refused.extend(library.suitable_plan(&of, pass, ty, false).err().map(|error| error.to_string()));
                 }
             }
         }
         assert!(refused.is_empty(), "{refused:#?}");
         let half = Convolution::same([32, 28, 28, 128], 128, 3, 1).graph(Fusion::Plain(Pass::Forward), DType::F16);
         let first = library.planner(&half, Heuristics::Best).unwrap().plan(0).unwrap();
-        assert!(first.engine.rounds_operands, "an engine of fp16 without tensor cores: {:?}", first.engine);
+        assert!(first.engine.uses_tensor_cores, "an engine of fp16 without tensor cores: {:?}", first.engine);
     }
     let broken = DeviceDescription { json: "{}".to_owned() };
     let message = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();

@@ -21,6 +21,7 @@ use bessemer_ir::run::{
     Device, Executor, HALT, Phase, RunError, StateBinding, StateLayout, Ticket, read_f32, write_f32,
 };
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
+use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
 use device::open;
 use std::cmp::Ordering;
@@ -406,6 +407,7 @@ fn limits_follow_from_properties() {
     assert_eq!((gpu.properties().kind, gpu.properties().has_bf16), ("cuda", true));
     let limits = gpu.measure_limits();
     assert_eq!(limits.f16_flops, limits.bf16_flops);
+    assert_eq!(limits.tf32_flops.map(|flops| flops * 2.0), limits.bf16_flops);
     let shares = [limits.fp32_flops / 67e12, limits.bf16_flops.unwrap() / 1070e12, limits.read_bytes / 4.9e12];
     assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{limits:?}");
 }
@@ -544,7 +546,8 @@ fn orders_that_streams_allow_change_nothing() {
 fn tuned(folder: &Path, file: &Path) -> CudaDevice {
     let (gpu_libraries, cubins) = (vec![folder.to_owned()], folder.join("cubins"));
     let tuning = Some(file.to_owned());
-    CudaDevice::open(&CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning }).unwrap()
+    CudaDevice::open(&CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning, no_epilogues: false })
+        .unwrap()
 }
 
 /// The engine of the one convolution in a file of measurements.
@@ -612,5 +615,158 @@ fn engines_that_round_operands_or_change_bits_are_not_used() {
                 assert!(!is_used && error.to_string() == expected, "note {note}: {error}");
             }
         }
+    }
+}
+
+/// Rounded to TF32: 10 bits of fraction, to nearest even.
+fn tf32(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0xfff + (bits >> 13 & 1)) & !0x1fff)
+}
+
+/// The libraries of the mock round operands as they are asked to. With TF32 results are those of rounded operands, and in `fp32` those
+/// of operands as they are, within 2e-5 of the largest element; the two differ by more than 1e-4 of it.
+#[test]
+fn tf32_is_a_mode_of_products_and_convolutions() {
+    let Some(folder) = mock_or_skip("tf32_is_a_mode_of_products_and_convolutions") else { return };
+    let knobs = Knobs::of(folder, "libcudnn.so.9");
+    // The first engine of each convolution multiplies on tensor cores, the second one does not.
+    knobs.set("first_numerics", 1);
+    let mut g = Graph::new();
+    let (x, w) = (f32s(&mut g, "x", &[2, 6, 6, 4]), f32s(&mut g, "w", &[3, 3, 4, 8]));
+    let dy = f32s(&mut g, "dy", &[2, 6, 6, 8]);
+    let (a, b) = (f32s(&mut g, "a", &[5, 48]), f32s(&mut g, "b", &[48, 7]));
+    let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
+    let y = g.push1(Op::from(conv), &[x, w]).unwrap();
+    let dx = g.push1(Op::from(Conv2dDataGrad { conv, input: [6, 6] }), &[dy, w]).unwrap();
+    let dw = g.push1(Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), &[x, dy]).unwrap();
+    let c = g.push1(PLAIN, &[a, b]).unwrap();
+    for (name, value) in [("y", y), ("dx", dx), ("dw", dw), ("c", c)] {
+        g.output(name, value);
+    }
+    let feeds: Vec<(String, Vec<f32>)> = g
+        .inputs()
+        .enumerate()
+        .map(|(stream, (_, input))| {
+            let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+            (input.name.clone(), (0..input.ty.shape.elements()).map(draw).collect())
+        })
+        .collect();
+    let reference = |round: fn(f32) -> f32| {
+        let mut reference = Interpreter::new(&g);
+        for (name, numbers) in &feeds {
+            reference.set(name, &numbers.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
+        }
+        reference.run();
+        ["y", "dx", "dw", "c"].map(|name| reference.output(name).data.clone())
+    };
+    let (exact, rounded) = (reference(|x| x), reference(tf32));
+    let gpu = gpu(folder);
+    for is_tf32 in [false, true] {
+        let options = CompileOptions { tf32: is_tf32, ..CompileOptions::default() };
+        let device: &dyn Device = &gpu;
+        let mut executor = device.load_alone(compile(&g, &CudaTarget, &options).unwrap()).unwrap();
+        for (name, numbers) in &feeds {
+            executor.feed(&[(name, &bytes(numbers))]).unwrap();
+        }
+        executor.run().unwrap();
+        for (index, name) in ["y", "dx", "dw", "c"].into_iter().enumerate() {
+            let actual = executor.output_f32(name).unwrap();
+            let largest = exact[index].iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            let distance = |expected: &[f64]| {
+                let errors = expected.iter().zip(actual).map(|(x, &y)| (x - f64::from(y)).abs() / largest);
+                errors.fold(0.0, f64::max)
+            };
+            let [from_exact, from_rounded] = [&exact, &rounded].map(|expected| distance(&expected[index]));
+            let (near, far) = if is_tf32 { (from_rounded, from_exact) } else { (from_exact, from_rounded) };
+            assert!(near <= 2e-5 && far > 1e-4, "{name}, TF32 {is_tf32}: {near:.1e} and {far:.1e}");
+        }
+    }
+    knobs.set("first_numerics", 0);
+}
+
+/// What follows a sum of a product and a bias.
+type Bend = fn(&mut Graph, Value) -> Value;
+
+/// `bend(x w + bias)` of `rows` rows, with operands and result of type `ty`; with the product itself as a result too where it is `kept`.
+fn biased(ty: DType, rows: usize, kept: bool, bend: Bend) -> Graph {
+    let mut g = Graph::new();
+    let (x, w, bias) = (f32s(&mut g, "x", &[rows, 40]), f32s(&mut g, "w", &[24, 40]), f32s(&mut g, "bias", &[24]));
+    let [x, w] = [x, w].map(|v| g.cast(v, ty).unwrap());
+    let product = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w]).unwrap();
+    if kept {
+        g.output("product", product);
+    }
+    let sum = g.add(product, bias).unwrap();
+    let y = bend(&mut g, sum);
+    let y = g.cast(y, ty).unwrap();
+    g.output("y", y);
+    g
+}
+
+/// Runs a graph whose output `y` is of type `ty`, and compares it with the reference. The name of what ran the product.
+fn product_of(gpu: &CudaDevice, graph: &Graph, ty: DType, allowed: f64) -> String {
+    let mut executor = load(gpu, graph);
+    let mut reference = Interpreter::new(graph);
+    for (stream, (_, input)) in graph.inputs().enumerate() {
+        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
+        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
+    }
+    reference.run();
+    executor.run().unwrap();
+    let expected = &reference.output("y").data;
+    let found = executor.output("y").unwrap();
+    let actual: Vec<f64> = found
+        .chunks_exact(ty.size())
+        .map(|bytes| match ty {
+            DType::Bf16 => half::bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+            DType::F16 => half::f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+            _ => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
+        })
+        .collect();
+    let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
+    assert_eq!(actual.len(), expected.len());
+    for (index, (x, y)) in expected.iter().zip(&actual).enumerate() {
+        assert!((x - y).abs() <= allowed * largest, "y[{index}] is {y}, the reference has {x}");
+    }
+    let mut names = executor.kernels().into_iter().map(|kernel| kernel.name);
+    names.find(|name| name.starts_with("matmul")).unwrap()
+}
+
+/// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from
+/// the reference by rounding: 2e-5 of the largest element in `f32`, two roundings in 16 bits.
+#[test]
+fn biases_and_activations_are_done_in_the_pass_of_a_product() {
+    let Some(folder) = mock_or_skip("biases_and_activations_are_done_in_the_pass_of_a_product") else { return };
+    let knobs = Knobs::of(folder, "libcublasLt.so.13");
+    let (gpu, cubins) = (gpu(folder), folder.join("cubins"));
+    let gpu_libraries = vec![folder.to_owned()];
+    let options = CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning: None, no_epilogues: true };
+    let plain_gpu = CudaDevice::open(&options).unwrap();
+    let bends: [(&str, Bend); 3] = [
+        ("bias", |_, x| x),
+        ("bias and ReLU", |g, x| g.relu(x).unwrap()),
+        ("bias and GELU", |g, x| Activation::GeluTanh.apply(g, x).unwrap()),
+    ];
+    let plain = "matmul by cuBLASLt, then region";
+    for (ty, allowed) in [(DType::F32, 2e-5), (DType::F16, 2e-3), (DType::Bf16, 1.5e-2)] {
+        for (what, bend) in bends {
+            let graph = biased(ty, 6, false, bend);
+            assert_eq!(product_of(&gpu, &graph, ty, allowed), format!("matmul by cuBLASLt with {what}"), "{ty}");
+            assert_eq!(product_of(&plain_gpu, &graph, ty, allowed), plain, "{what}, {ty}, switched off");
+            knobs.set("no_epilogues", 1);
+            assert_eq!(product_of(&gpu, &graph, ty, allowed), plain, "{what}, {ty}, without a way");
+            knobs.set("no_epilogues", 0);
+            assert_eq!(product_of(&gpu, &biased(ty, 1, false, bend), ty, allowed), plain, "{what}, {ty}, of one row");
+        }
+        let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
+        assert_eq!(product_of(&gpu, &biased(ty, 6, false, erf), ty, allowed), plain, "GELU by erf, {ty}");
+        assert_eq!(
+            product_of(&gpu, &biased(ty, 6, true, bends[1].1), ty, allowed),
+            plain,
+            "a product that is kept, {ty}"
+        );
     }
 }

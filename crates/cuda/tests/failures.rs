@@ -13,7 +13,7 @@ use common::{Knobs, mock_or_skip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A step of two micro-batches with a bit of everything: a convolution, a product with softmax, rows chosen by index, state that
+/// A step of two micro-batches with a bit of everything: a convolution, a product with softmax, one with a bias, rows chosen by index, state that
 /// is replaced after each micro-batch and once a step, by fusions and by copies.
 fn everything() -> Graph {
     let mut g = Graph::new();
@@ -24,6 +24,9 @@ fn everything() -> Graph {
     let v = g.input("v", Role::Parameter, TensorType::f32([8, 40])).unwrap();
     let scores = g.push1(Op::from(Matmul { trans_a: false, trans_b: false }), &[rows, v]).unwrap();
     let p = g.softmax(scores).unwrap();
+    let (u, bias) = (feed(&mut g, "u", &[8, 6]), feed(&mut g, "bias", &[6]));
+    let biased = g.push1(Op::from(Matmul { trans_a: false, trans_b: false }), &[rows, u]).unwrap();
+    let biased = g.add(biased, bias).unwrap();
     let indices = g.input("indices", Role::Feed, TensorType::new(DType::I32, [5])).unwrap();
     let chosen = g.push1(Gather::ROWS, &[p, indices]).unwrap();
     let loss = g.sum(chosen, &[0, 1]).unwrap();
@@ -35,7 +38,8 @@ fn everything() -> Graph {
     let shrunk = g.mul_scalar(v, 0.5).unwrap();
     g.update(v, shrunk).unwrap();
     let halt = g.mul_scalar(halt, 2.0).unwrap();
-    for (name, value) in [("loss", loss), ("chosen", chosen), ("total", next_total), (HALT, halt)] {
+    let results = [("loss", loss), ("chosen", chosen), ("biased", biased), ("total", next_total), (HALT, halt)];
+    for (name, value) in results {
         g.output(name, value);
     }
     g
@@ -85,8 +89,8 @@ fn run(folder: &Path, cubins: &Path, way: Way, at: &mut dyn FnMut()) -> Result<(
     let Way { eager, tunes } = way;
     let kept = tempfile::tempdir().unwrap();
     let tuning = tunes.then(|| kept.path().join("engines.json"));
-    let options =
-        CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins: cubins.to_owned(), eager, tuning };
+    let (gpu_libraries, cubins) = (vec![folder.to_owned()], cubins.to_owned());
+    let options = CudaOptions { gpu_libraries, ordinal: 0, cubins, eager, tuning, no_epilogues: false };
     let gpu = CudaDevice::open(&options).map_err(|error| error.to_string())?;
     let outcome = live(&gpu, at).map_err(|error| error.to_string());
     assert_eq!(gpu.memory(), [], "what is left behind {outcome:?}");

@@ -66,7 +66,17 @@ fn products_that_do_not_fit_their_memory_are_refused() {
     let arena = context.arena(8192).unwrap();
     let (large, small) = (arena.block(0, 4096).unwrap(), arena.block(4096, 1000).unwrap());
     let (inputs, output) = (DType::Bf16, DType::Bf16);
-    let product = Product { batch: 1, m: 32, n: 32, k: 32, x_transposed: false, w_transposed: false, inputs, output };
+    let product = Product {
+        batch: 1,
+        m: 32,
+        n: 32,
+        k: 32,
+        x_transposed: false,
+        w_transposed: false,
+        inputs,
+        output,
+        tf32: false,
+    };
     let reported = |product, x, epilogue| {
         let operands = Operands { x, w: &large, y: &large, workspace: &small };
         library

@@ -138,6 +138,8 @@ pub struct Plan {
     pub invariant: Invariant,
     /// What runs each call.
     pub kernels: Kernels,
+    /// Whether products of `f32` operands may round these to TF32.
+    pub tf32: bool,
     /// Work before the first step, in order.
     pub once_calls: Vec<OnceCall>,
     /// Kernel calls of a step, in order.

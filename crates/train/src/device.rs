@@ -212,6 +212,9 @@ pub struct DeviceOptions {
     /// How a GPU's convolutions get their engines.
     #[serde(default)]
     pub tuning: Tuning,
+    /// Whether a GPU's products leave biases and activations to kernels of their own.
+    #[serde(default)]
+    pub no_epilogues: bool,
 }
 
 impl Default for DeviceOptions {
@@ -224,6 +227,7 @@ impl Default for DeviceOptions {
             threads: own_processors(),
             gpu_libraries: Vec::new(),
             tuning: Tuning::On,
+            no_epilogues: false,
         }
     }
 }
@@ -280,7 +284,8 @@ impl DeviceOptions {
 
     fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
-        let options = CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning: self.tuning.file() };
+        let (tuning, no_epilogues) = (self.tuning.file(), self.no_epilogues);
+        let options = CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues };
         let device = CudaDevice::open(&options);
         device.map_err(|source| DeviceError::Gpu { device: self.kind, source })
     }
@@ -322,7 +327,7 @@ mod tests {
         let options = DeviceOptions { threads: 3, ..DeviceOptions::default() };
         let text = serde_json::to_string(&options).unwrap();
         assert_eq!(serde_json::from_str::<DeviceOptions>(&text).unwrap(), options);
-        let without_gpus = text.replace(",\"gpu_libraries\":[],\"tuning\":\"on\"", "");
+        let without_gpus = text.replace(",\"gpu_libraries\":[],\"tuning\":\"on\",\"no_epilogues\":false", "");
         assert_ne!(without_gpus, text);
         assert_eq!(serde_json::from_str::<DeviceOptions>(&without_gpus).unwrap(), options);
         for (text, tuning) in [("off", Tuning::Off), ("fast.json", Tuning::File("fast.json".into()))] {

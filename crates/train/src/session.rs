@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::ranks::Group;
 use crate::recipe::{Compute, Recipe};
-use crate::setup::{RunShape, precision};
+use crate::setup::{RunShape, compile_options};
 use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Evaluation, Feeds, Task};
 use bessemer_ir::Graph;
@@ -92,8 +92,7 @@ impl TrainSession {
         compute: &ComputeOptions,
         group: &Group,
     ) -> Result<Self, TrainError> {
-        let precision = precision(recipe, compute.device.kind)?;
-        let options = CompileOptions { precision, ..compute.compile.clone() };
+        let options = compile_options(recipe, compute)?;
         let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
         let device = compute.device.open_rank(group.collectives())?;
         let state = new_state(&*device, &specs)?;

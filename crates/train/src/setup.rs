@@ -1,11 +1,11 @@
 //! From a recipe to the options of optimizers and schedules.
 
-use crate::device::DeviceKind;
 use crate::error::TrainError;
 use crate::recipe::{
-    self, AdamFields, Compute, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
+    self, AdamFields, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
 };
-use bessemer_ir::DType;
+use crate::session::ComputeOptions;
+use bessemer_ir::passes::CompileOptions;
 use bessemer_nn::schedule::{Decay, Form};
 use bessemer_nn::{
     Adam, AdamMoments, Average, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Ranks, Schedule, Sgd,
@@ -44,17 +44,14 @@ pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> Result<u64, TrainEr
     Ok(steps)
 }
 
-/// The type in which the recipe's tensors are stored.
+/// The options by which the recipe's steps are compiled: the given ones, with the recipe's precision.
 ///
 /// # Errors
 /// A precision that the kind of device does not have.
-pub fn precision(recipe: &Recipe, device: DeviceKind) -> Result<DType, TrainError> {
-    let compute = recipe.precision.compute;
-    compute.on(device).ok_or_else(|| {
-        let known = Compute::ALL.into_iter().filter(|known| known.on(device).is_some());
-        let allowed = known.map(Compute::name).collect::<Vec<_>>().join(", ");
-        TrainError::setting("precision.compute", compute.name(), format!("allowed on {device}: {allowed}"))
-    })
+pub fn compile_options(recipe: &Recipe, compute: &ComputeOptions) -> Result<CompileOptions, TrainError> {
+    let precision = recipe.precision.compute;
+    let options = precision.options(compute.device.kind, compute.compile.clone());
+    options.map_err(|allowed| TrainError::setting("precision.compute", precision.name(), allowed))
 }
 
 /// How the recipe's parameters are trained.
@@ -157,6 +154,8 @@ pub(crate) fn of_resolved(resolved: &recipe::Schedule, steps_per_epoch: u64, epo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{DeviceKind, DeviceOptions};
+    use bessemer_ir::DType;
 
     fn resolved(kind: ScheduleKind, per: Per, warmup_epochs: f64) -> recipe::Schedule {
         recipe::Schedule {
@@ -253,9 +252,20 @@ mod tests {
     }
 
     #[test]
-    fn cpus_have_no_tf32() {
-        let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
-        let error = precision(&recipe, DeviceKind::Cpu).unwrap_err().to_string();
+    fn gpus_alone_have_tf32() {
+        let recipe =
+            |name: &str| Recipe::load("cifar", &[format!("precision.compute={name}").parse().unwrap()]).unwrap();
+        let on = |kind, name| {
+            let device = DeviceOptions { kind, ..DeviceOptions::default() };
+            compile_options(&recipe(name), &ComputeOptions { device, ..ComputeOptions::default() })
+        };
+        let error = on(DeviceKind::Cpu, "tf32").unwrap_err().to_string();
         assert_eq!(error, "precision.compute is tf32; allowed on cpu: fp32, bf16, fp16");
+        let gpu = DeviceKind::Cuda { index: 0 };
+        let numbers = ["fp32", "tf32", "bf16", "fp16"].map(|name| {
+            let options = on(gpu, name).unwrap();
+            (options.precision, options.tf32)
+        });
+        assert_eq!(numbers, [(DType::F32, false), (DType::F32, true), (DType::Bf16, false), (DType::F16, false)]);
     }
 }

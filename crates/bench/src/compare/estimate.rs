@@ -7,7 +7,6 @@ use crate::show;
 use crate::workload::Work;
 use bessemer_ir::DType;
 use bessemer_models::flops;
-use bessemer_train::DeviceKind;
 
 /// Share of the machine's peak that a framework reaches, at a guess.
 const GUESSED_SHARE: f64 = 0.3;
@@ -109,8 +108,7 @@ impl Estimate {
 
 impl Part {
     pub(super) fn guess(group: &Group, entrants: usize, limits: &Limits) -> Result<Self, CompareError> {
-        let precision = group.precision.on(DeviceKind::Cpu).unwrap_or(DType::F32);
-        let flops = GUESSED_SHARE * limits.peak(precision).1 * 1e9;
+        let flops = GUESSED_SHARE * limits.peak(group.precision).1 * 1e9;
         let sample_s = flops_per_sample(group)? / flops.max(1.0);
         let (batch, search_s) = match group.batch_size {
             BatchSize::Of(number) => (number, 0.0),

@@ -13,7 +13,6 @@ use crate::peers::protocol::{Answer, Failure, FailureKind, Purpose, Request, VER
 use crate::peers::work::{BATCHES, Order};
 use crate::show;
 use crate::workload::Mode;
-use bessemer_ir::DType;
 use bessemer_train::events::{BenchResult, Verdict, WorkCheck};
 use bessemer_train::tasks;
 use std::fs;
@@ -74,8 +73,7 @@ impl Session<'_> {
                 state: candidate.state,
             })
             .collect();
-        let precision = group.precision.on(self.options.device.kind).unwrap_or(DType::F32);
-        let peak = self.machine.limits.peak(precision).1 * 1e9;
+        let peak = self.machine.limits.peak(group.precision).1 * 1e9;
         let rows =
             results(group, key, &measured, self.options.device.kind, self.machine(), peak, flops_per_sample(group)?);
         // Weights and batches can be written again, and take much room.

@@ -26,6 +26,7 @@ use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::plan::node_cost;
 use bessemer_ir::{Cost, DType, Graph, GraphError, Op, Role, TensorType};
 use bessemer_models::ModelError;
+use bessemer_train::recipe::Compute;
 use std::collections::BTreeSet;
 
 /// Which limit of the machine a kernel is held against.
@@ -77,12 +78,18 @@ impl Problem {
         Ok(identity.problem(dtype, calls, graph))
     }
 
-    /// Name of the element type as in `--precision`.
-    pub fn precision(&self) -> &'static str {
+    /// The precision of its products.
+    pub(super) fn compute(&self) -> Compute {
         match self.dtype {
-            DType::F32 => "fp32",
-            other => other.name(),
+            DType::Bf16 => Compute::Bf16,
+            DType::F16 => Compute::Fp16,
+            _ => Compute::Fp32,
         }
+    }
+
+    /// Name of the precision as in `--precision`.
+    pub fn precision(&self) -> &'static str {
+        self.compute().name()
     }
 
     /// Name and precision: what patterns are compared with.

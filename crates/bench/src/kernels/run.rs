@@ -218,7 +218,7 @@ pub fn result(
 fn limit(problem: &Problem, limits: &Limits) -> (&'static str, f64) {
     match problem.bound {
         Bound::Memory => ("memory", limits.read_gbytes),
-        Bound::Arithmetic => limits.peak(problem.dtype),
+        Bound::Arithmetic => limits.peak(problem.compute()),
     }
 }
 

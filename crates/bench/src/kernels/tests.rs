@@ -6,7 +6,8 @@ use bessemer_train::DeviceOptions;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-const LIMITS: Limits = Limits { fp32_gflops: 1e6, bf16_gflops: None, f16_gflops: None, read_gbytes: 1e6 };
+const LIMITS: Limits =
+    Limits { fp32_gflops: 1e6, tf32_gflops: None, bf16_gflops: None, f16_gflops: None, read_gbytes: 1e6 };
 
 fn all() -> Vec<Problem> {
     problems().expect("the models can be built")

@@ -64,7 +64,7 @@ pub fn describe() -> Result<Capabilities, DeviceError> {
     let ability = |model: &str, mode, (device, emulated): &(DeviceKind, Vec<&str>)| Ability {
         model: model.to_owned(),
         mode,
-        precisions: [Compute::Fp32, Compute::Bf16, Compute::Fp16].map(|known| known.name().to_owned()).to_vec(),
+        precisions: Compute::all_on(*device).map(|known| known.name().to_owned()).collect(),
         emulated: emulated.iter().map(|&name| name.to_owned()).collect(),
         outputs: if mode == Mode::Infer { outputs_of(model).to_vec() } else { Vec::new() },
         device: device.name().to_owned(),
@@ -155,13 +155,14 @@ impl Step {
         let Request { threads, device: kind, ref gpu_libraries, .. } = *request;
         let device = DeviceOptions { kind, threads, gpu_libraries: gpu_libraries.clone(), ..DeviceOptions::default() };
         let precision = Compute::ALL.into_iter().find(|known| known.name() == request.precision);
-        let precision = precision
-            .and_then(|precision| precision.on(device.kind))
+        let options = precision
+            .and_then(|precision| {
+                precision.options(device.kind, CompileOptions { fuse, ..CompileOptions::default() }).ok()
+            })
             .ok_or_else(|| unknown("precision", &request.precision))?;
         let Request { model, mode, batch_size, .. } = request;
-        let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
+        let work = Work { model, mode: *mode, batch_size: *batch_size, precision: options.precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
-        let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
         let opened = device.open().map_err(MeasureError::from)?;
         let executor = compiled(&workload, &*opened, &options)?;
         load_weights(&**executor.state(), &workload, request)?;

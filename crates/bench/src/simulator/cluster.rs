@@ -2,7 +2,7 @@
 
 use super::Ranks;
 use crate::machine::Limits;
-use bessemer_ir::DType;
+use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl DeviceDescription {
         DeviceDescription {
             name: name.to_owned(),
             fp32_tflops: limits.fp32_gflops / 1e3,
-            half_tflops: limits.peak(DType::Bf16).1 / 1e3,
+            half_tflops: limits.peak(Compute::Bf16).1 / 1e3,
             memory_gbytes: limits.read_gbytes,
         }
     }

@@ -14,7 +14,6 @@ use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::simulator::measured_step;
 use bessemer_bench::workload::{Mode, StepSettings};
-use bessemer_ir::DType;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
 use bessemer_train::tasks::metric_schema;
@@ -266,7 +265,7 @@ fn run_steps(
     let process = Process::new(StopSignal::from_system()?)?;
     common.notify(&options.announcement());
     let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
-    let (of_type, gflops) = limits.peak(precision.on(device.kind).unwrap_or(DType::F32));
+    let (of_type, gflops) = limits.peak(precision);
     let limit = format!("{} GFLOP/s {of_type}", show::significant(gflops, 3));
     let gbytes = show::significant(limits.read_gbytes, 3);
     results.text(&format!(

@@ -7,7 +7,7 @@ use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::simulator::{Scaling, ScalingRow, ScalingTable, StepProfile, scaling};
 use bessemer_bench::workload::Mode;
-use bessemer_cuda::sheet::{FamilyUse, PlainLowering, Prediction, Sheet};
+use bessemer_cuda::sheet::{FamilyUse, FusedProducts, PlainLowering, Prediction, Sheet};
 use bessemer_train::DeviceKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::tasks::{MetricSchema, metric_schema};
@@ -187,7 +187,7 @@ fn scaling_text(table: &ScalingTable) -> String {
 
 /// The launches of a step on a GPU, and why they are not better ones.
 fn predicted_text(prediction: &Prediction) -> String {
-    let Prediction { product, families, all, arena_bytes, plain, .. } = prediction;
+    let Prediction { product, families, all, arena_bytes, fused, plain, .. } = prediction;
     let mut launches = Table::new(1, &["predicted", "launches", "GFLOP", "MB", "ms"]);
     let row = |name: &str, FamilyUse { launches, flops, bytes, seconds }: FamilyUse| {
         let [gflop, mb] = [flops as f64 / 1e9, bytes as f64 / 1e6];
@@ -201,13 +201,16 @@ fn predicted_text(prediction: &Prediction) -> String {
     };
     families.iter().for_each(|(name, family)| launches.row(row(name, *family)));
     launches.row(row("all", *all));
+    let mut with = Table::new(1, &["in a product's pass", "nodes"]);
+    fused.iter().for_each(|FusedProducts { what, nodes }| with.row([(*what).to_owned(), nodes.to_string()]));
+    let with = if fused.is_empty() { String::new() } else { format!("{with}\n") };
     let mut slow = Table::new(2, &["in a plain form", "for example", "nodes"]);
     for PlainLowering { reason, nodes, example } in plain {
         slow.row([reason.clone(), example.clone(), nodes.to_string()]);
     }
     let slow = if plain.is_empty() { String::new() } else { format!("{slow}\n") };
     format!(
-        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}\n\n{launches}\n{slow}",
+        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}\n\n{launches}\n{with}{slow}",
         show::significant(all.seconds * 1e3, 3),
         show::bytes(*arena_bytes as u64),
     )

@@ -29,6 +29,7 @@ pub(crate) mod weights;
 
 use crate::args::{Cli, Command};
 use crate::failure::Usage;
+use bessemer_train::recipe::Compute;
 
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
@@ -39,6 +40,11 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     };
     if common.precision.len() > 1 && !takes_several {
         return Err(Usage("--precision: several are for `compare` and `bench suite`".to_owned()).into());
+    }
+    if let Some(precision) = common.precisions().into_iter().find(|precision| precision.on(common.device).is_none()) {
+        let allowed = Compute::all_on(common.device).map(Compute::name).collect::<Vec<_>>().join(", ");
+        let (name, device) = (precision.name(), common.device);
+        return Err(Usage(format!("--precision {name}: allowed on {device}: {allowed}")).into());
     }
     match &cli.command {
         Command::Quickstart(options) => quickstart::run(options, common),

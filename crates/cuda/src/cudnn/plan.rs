@@ -37,16 +37,19 @@ pub struct Engine {
     pub number: i64,
     /// Whether it compiles its kernels when a plan is made.
     pub compiles: bool,
-    /// Whether it may multiply operands with fewer digits than they have: on tensor cores, or converted before.
-    pub rounds_operands: bool,
+    /// Whether it multiplies on tensor cores, which round operands of `f32` to TF32.
+    pub uses_tensor_cores: bool,
+    /// Whether it may convert operands to another type before it multiplies them.
+    pub converts_operands: bool,
     /// Whether it gives the same bits each time.
     pub is_deterministic: bool,
 }
 
 impl Engine {
-    /// Whether it gives the same bits each time, and products of `f32` in full precision.
-    pub fn is_exact(&self, ty: DType) -> bool {
-        self.is_deterministic && (ty != DType::F32 || !self.rounds_operands)
+    /// Whether it gives the same bits each time, and products of `f32` in full precision, or of operands rounded to TF32 if `tf32`.
+    pub fn suits(&self, ty: DType, tf32: bool) -> bool {
+        let rounds = self.converts_operands || (self.uses_tensor_cores && !tf32);
+        self.is_deterministic && (ty != DType::F32 || !rounds)
     }
 }
 
@@ -99,21 +102,27 @@ const ENGINES: usize = 16;
 pub(crate) const MOST_WORKSPACE: usize = 512 << 20;
 
 impl Cudnn {
-    /// The first plan for a pass of a convolution, of operands and results of type `ty`, that gives the same bits each time, and
-    /// of `f32` products in full precision. Engines of others are not made, as some of them compile for a second.
+    /// The first plan for a pass of a convolution, of operands and results of type `ty`, whose engine [suits](Engine::suits). Plans of
+    /// others are not made, as some of their engines compile for a second.
     ///
     /// # Errors
     /// There is none among the configurations that cuDNN offers.
-    pub fn exact_plan(self: &Arc<Self>, of: &Convolution, pass: Pass, ty: DType) -> Result<Plan, GpuError> {
+    pub fn suitable_plan(
+        self: &Arc<Self>,
+        of: &Convolution,
+        pass: Pass,
+        ty: DType,
+        tf32: bool,
+    ) -> Result<Plan, GpuError> {
         let graph = of.graph(Fusion::Plain(pass), ty);
         let mut why = GpuError::Launch {
             kernel: format!("{} of {of} in {ty}", Fusion::Plain(pass).name()),
-            problem: "cuDNN has no deterministic engine of full precision".to_owned(),
+            problem: format!("cuDNN has no deterministic engine{}", if tf32 { "" } else { " of full precision" }),
         };
         for heuristics in [Heuristics::Best, Heuristics::Fallback] {
             let planner = self.planner(&graph, heuristics)?;
-            let exact = (0..planner.len()).filter(|&number| planner.is_exact(number, ty));
-            for number in exact.take(ENGINES) {
+            let suits = |number: &usize| planner.engine(*number).is_ok_and(|engine| engine.suits(ty, tf32));
+            for number in (0..planner.len()).filter(suits).take(ENGINES) {
                 match planner.plan(number) {
                     Ok(plan) if plan.workspace <= MOST_WORKSPACE => return Ok(plan),
                     Ok(_) => (),
@@ -142,11 +151,6 @@ impl Planner {
     /// cuDNN does not say.
     pub fn engine(&self, number: usize) -> Result<Engine, GpuError> {
         engine(&self.configurations[number])
-    }
-
-    /// Whether cuDNN says that this configuration's engine is exact.
-    fn is_exact(&self, number: usize, ty: DType) -> bool {
-        self.engine(number).is_ok_and(|engine| engine.is_exact(ty))
     }
 
     /// Makes the plan of the configuration with this number.
@@ -181,14 +185,22 @@ fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
     const MOST_NOTES: usize = 16;
     let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
     let Some(engine) = engines.first() else {
-        return Ok(Engine { number: -1, compiles: false, rounds_operands: true, is_deterministic: false });
+        let (uses_tensor_cores, converts_operands) = (true, true);
+        return Ok(Engine {
+            number: -1,
+            compiles: false,
+            uses_tensor_cores,
+            converts_operands,
+            is_deterministic: false,
+        });
     };
     let behaves = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
     let computes = engine.get_codes(attribute::ENGINE_NUMERICS, kind_of::NUMERICAL_NOTE, MOST_NOTES)?;
     Ok(Engine {
         number: engine.get_int64(attribute::ENGINE_NUMBER)?,
         compiles: behaves.contains(&COMPILED_AT_RUN_TIME),
-        rounds_operands: computes.iter().any(|note| [TENSOR_CORES, CONVERTS_OPERANDS].contains(note)),
+        uses_tensor_cores: computes.contains(&TENSOR_CORES),
+        converts_operands: computes.contains(&CONVERTS_OPERANDS),
         is_deterministic: !computes.contains(&NOT_DETERMINISTIC),
     })
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Time for the measurements of a plan, of which the last one may take longer.
 const BUDGET: Duration = Duration::from_secs(20);
-/// Exact configurations of engines that are measured for a convolution, and of those whose engines compile.
+/// Configurations of suitable engines that are measured for a convolution, and of those whose engines compile.
 const MEASURED: usize = 8;
 const COMPILED: usize = 2;
 /// Batches of launches that are timed, and about how long each of them takes.
@@ -31,6 +31,8 @@ pub(super) struct Work {
     pub convolution: Convolution,
     pub pass: Pass,
     pub ty: DType,
+    /// Whether operands of `f32` may be rounded to TF32.
+    pub tf32: bool,
 }
 
 /// The plans that were made, and where the engines are kept that were the fastest ones.
@@ -56,11 +58,12 @@ impl Engines {
 impl Work {
     /// All that it depends on, as a key of files.
     fn name(&self) -> String {
-        let Work { convolution, pass, ty } = self;
+        let Work { convolution, pass, ty, tf32 } = self;
         let Convolution { input, filters, kernel, geometry, groups } = convolution;
         format!(
-            "{}, {ty}, {input:?}, kernel {kernel:?}, filters {filters}, stride {:?}, padding {:?}, dilation {:?}, groups {groups}",
+            "{}, {}, {input:?}, kernel {kernel:?}, filters {filters}, stride {:?}, padding {:?}, dilation {:?}, groups {groups}",
             Fusion::Plain(*pass).name(),
+            if *tf32 { "tf32" } else { ty.name() },
             geometry.stride,
             geometry.padding,
             geometry.dilation
@@ -71,12 +74,12 @@ impl Work {
         library.planner(&self.convolution.graph(Fusion::Plain(self.pass), self.ty), Heuristics::Best)
     }
 
-    /// Exact configurations that are worth a measurement, by number.
+    /// Configurations of suitable engines that are worth a measurement, by number.
     fn configurations(&self, planner: &Planner) -> Vec<(usize, Engine)> {
         let mut compiled = 0;
         let known = (0..planner.len()).filter_map(|number| Some((number, planner.engine(number).ok()?)));
-        let exact = known.filter(|(_, engine)| engine.is_exact(self.ty));
-        let measured = exact.filter(|(_, engine)| {
+        let suitable = known.filter(|(_, engine)| engine.suits(self.ty, self.tf32));
+        let measured = suitable.filter(|(_, engine)| {
             compiled += usize::from(engine.compiles);
             !engine.compiles || compiled <= COMPILED
         });
@@ -87,7 +90,7 @@ impl Work {
     fn kept(&self, library: &Arc<Cudnn>, choice: &Choice) -> Option<Plan> {
         let planner = self.planner(library).ok()?;
         let engine = (choice.configuration < planner.len()).then(|| planner.engine(choice.configuration).ok())??;
-        let is_it = engine.number == choice.engine && engine.is_exact(self.ty);
+        let is_it = engine.number == choice.engine && engine.suits(self.ty, self.tf32);
         let plan = is_it.then(|| planner.plan(choice.configuration).ok())??;
         (plan.workspace <= MOST_WORKSPACE).then_some(plan)
     }
@@ -142,7 +145,7 @@ impl Gpu {
         for work in missing {
             let plan = match plans.remove(&work) {
                 Some(plan) => plan,
-                None => library.exact_plan(&work.convolution, work.pass, work.ty)?,
+                None => library.suitable_plan(&work.convolution, work.pass, work.ty, work.tf32)?,
             };
             locked(&self.engines.plans).insert(work, Arc::new(plan));
         }

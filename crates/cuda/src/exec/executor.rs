@@ -6,15 +6,15 @@ use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::state::CudaState;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
-use crate::cublaslt::{Epilogue, Operands, Prepared};
+use crate::cublaslt::{Epilogue, Operands, Prepared, Product};
 use crate::cudnn::{Bound, Plan as CudnnPlan};
 use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{Group, KIND, Lowered, Place, Step, Unit, replaces_state, units, units_alone};
+use crate::lower::{Bias, Fused, Group, KIND, Lowered, Place, Step, Unit, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::plan::{KernelCall, KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
@@ -50,6 +50,8 @@ struct Call {
     nodes: Vec<NodeId>,
     per_micro_batch: bool,
     lowered: Arc<Lowered>,
+    /// Whether the steps are the better ones.
+    fused: bool,
     steps: Vec<BoundStep>,
 }
 
@@ -61,6 +63,8 @@ struct Planned<'a> {
     lowered: Arc<Lowered>,
     /// Where there are several.
     group: Option<Tabled>,
+    /// Whether the better steps are taken, which the library has a way for.
+    fused: bool,
     /// For each convolution among the steps, in order.
     convolutions: Vec<Arc<CudnnPlan>>,
     /// Number of its report, where it has one.
@@ -174,11 +178,26 @@ fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> 
     kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
-fn convolutions_of(lowered: &Lowered) -> impl Iterator<Item = Work> {
-    lowered.steps.iter().filter_map(|step| match *step {
-        Step::Convolution { convolution, pass, ty, .. } => Some(Work { convolution, pass, ty }),
+fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> {
+    lowered.steps.iter().filter_map(move |step| match *step {
+        Step::Convolution { convolution, pass, ty, .. } => {
+            Some(Work { convolution, pass, ty, tf32: tf32 && ty == DType::F32 })
+        }
         _ => None,
     })
+}
+
+/// Whether the library has a way for each of the products that do more than to multiply.
+fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
+    for step in &fused.steps {
+        if let Step::Product { product, bias: Some(Bias { activation, .. }), .. } = step {
+            let product = Product { tf32: plan.tf32, ..*product };
+            if !gpu.products()?.offers(&product, *activation, PRODUCT_WORKSPACE)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 impl CudaExecutor {
@@ -206,7 +225,8 @@ impl CudaExecutor {
         let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
         {
             let _order = gpu.lock();
-            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered))).map_err(failed)?;
+            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered, plan.tf32)))
+                .map_err(failed)?;
         }
         let mut reports = Vec::new();
         let mut tables_end = 0;
@@ -224,6 +244,8 @@ impl CudaExecutor {
             let reporting: Vec<_> = calls.iter().map(|call| (call.call, call.report.is_some())).collect();
             let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
+                // A product cannot be kept from writing.
+                call.fused = false;
                 call.guarded = Some((call.own_kernels().map(Kernel::unless_halted).collect(), looks));
             }
         }
@@ -524,19 +546,27 @@ impl<'a> Planned<'a> {
     ) -> Result<Planned<'a>, RunError> {
         let call = &calls[0];
         let lowered = lowered_of(plan, call)?;
-        let convolutions = convolutions_of(&lowered).map(|work| gpu.engines.plan(&work)).collect();
+        let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
+        let fused = match &lowered.fused {
+            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, fused).map_err(failed)?,
+            _ => false,
+        };
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });
             reports.len() - 1
         });
         let nodes = calls.iter().map(|call| call.node).collect();
-        Ok(Planned { call, nodes, lowered, group, convolutions, report, guarded: None })
+        Ok(Planned { call, nodes, lowered, group, fused, convolutions, report, guarded: None })
+    }
+
+    fn steps(&self) -> &[Step] {
+        self.lowered.steps_of(self.fused)
     }
 
     /// Kernels of its launches as they were lowered.
     fn own_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        let alone = self.lowered.steps.iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
+        let alone = self.steps().iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
             Step::Launch { kernel, .. } => Some(kernel),
             _ => None,
         });
@@ -552,13 +582,13 @@ impl<'a> Planned<'a> {
 
     /// Bytes that its calls of libraries need.
     fn workspace(&self) -> usize {
-        let has_products = self.lowered.steps.iter().any(|step| matches!(step, Step::Product { .. }));
+        let has_products = self.steps().iter().any(|step| matches!(step, Step::Product { .. }));
         let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
         self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
     }
 
     fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, nodes, lowered, group, convolutions, report, guarded } = self;
+        let Planned { call, nodes, lowered, group, fused, convolutions, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let place = |place: &Place| match *place {
@@ -583,10 +613,18 @@ impl<'a> Planned<'a> {
                 }
                 shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
             }
-            Step::Product { product, x, w, y } => {
+            Step::Product { product, x, w, y, bias } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
-                Ok(BoundStep::Product(gpu.products()?.prepare(*product, operands, Epilogue::Nothing, 1)?))
+                let product = Product { tf32: plan.tf32, ..*product };
+                let bias = bias
+                    .map(|Bias { place: at, activation }| Ok::<_, GpuError>((place(&at)?, activation)))
+                    .transpose()?;
+                let epilogue = match &bias {
+                    Some((bias, activation)) => Epilogue::Bias { bias, activation: *activation },
+                    None => Epilogue::Nothing,
+                };
+                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
             }
             Step::Convolution { x, w, y, .. } => {
                 let plan = convolutions.next().expect("a plan for each convolution");
@@ -597,11 +635,11 @@ impl<'a> Planned<'a> {
         };
         let own = match group {
             Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
-            None => lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
+            None => lowered.steps_of(fused).iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
         };
         let look = if looks { shared.look()? } else { None };
         let steps = look.into_iter().chain(own).collect();
-        Ok(Call { nodes, per_micro_batch: call.per_micro_batch, lowered, steps })
+        Ok(Call { nodes, per_micro_batch: call.per_micro_batch, lowered, fused, steps })
     }
 }
 
@@ -650,7 +688,7 @@ impl Executor for CudaExecutor {
 
     fn kernels(&self) -> Vec<KernelInfo> {
         let info = |call: &Call| {
-            let (name, flops) = (call.lowered.name(), call.lowered.flops);
+            let (name, flops) = (call.lowered.name_of(call.fused), call.lowered.flops);
             let name = match call.nodes.len() {
                 1 => name,
                 launched => format!("{name}, one of {launched} in a launch"),

@@ -44,6 +44,8 @@ pub struct CudaOptions {
     /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
     /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
     pub tuning: Option<PathBuf>,
+    /// Whether products leave biases and activations to kernels of their own.
+    pub no_epilogues: bool,
 }
 
 /// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
@@ -58,6 +60,7 @@ struct Gpu {
     /// Held by whoever gives work to the stream, so that steps do not mix.
     order: Mutex<()>,
     eager: bool,
+    no_epilogues: bool,
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
     convolutions: OnceLock<Arc<Cudnn>>,
@@ -99,6 +102,7 @@ impl CudaDevice {
             stream: context.stream()?,
             order: Mutex::new(()),
             eager: options.eager,
+            no_epilogues: options.no_epilogues,
             modules: Mutex::default(),
             products: OnceLock::new(),
             convolutions: OnceLock::new(),
@@ -175,6 +179,8 @@ impl Device for CudaDevice {
         };
         DeviceLimits {
             fp32_flops: cycles * cores,
+            // Half as many as of 16 bits (the same white papers).
+            tf32_flops: self.properties.has_bf16.then_some(cycles * tensor_cores / 2.0),
             bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
             f16_flops: Some(cycles * tensor_cores),
             // Both edges of the clock.

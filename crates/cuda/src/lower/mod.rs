@@ -1,6 +1,7 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+mod epilogue;
 mod groups;
 mod moves;
 mod product;
@@ -11,7 +12,7 @@ mod tests;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 pub(crate) use product::is_plain_attention;
 
-use crate::cublaslt::Product;
+use crate::cublaslt::{Activation, Product};
 use crate::cudnn::{Convolution, Pass};
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
@@ -22,6 +23,7 @@ use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
+use epilogue::Missed;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,19 +130,38 @@ pub(crate) enum Place {
 pub(crate) enum Step {
     /// A launch; a place for each of the kernel's parameters.
     Launch { kernel: Kernel, operands: Vec<Place> },
-    /// A product by cuBLASLt: its operands and its result.
-    Product { product: Product, x: Place, w: Place, y: Place },
+    /// A product by cuBLASLt: its operands and its result, and what is done with it in the same pass.
+    Product { product: Product, x: Place, w: Place, y: Place, bias: Option<Bias> },
     /// A plain convolution by cuDNN: the tensors on the side of the input, of the weights and of the output.
     Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
     /// Zeros.
     Zero(Place),
 }
 
+/// What a product adds to its result, and what becomes of the sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bias {
+    pub(crate) place: Place,
+    pub(crate) activation: Activation,
+}
+
+/// Steps for a fusion on a product, in its pass.
+pub(crate) struct Fused {
+    /// What is done in the product's pass.
+    pub(crate) what: &'static str,
+    pub(crate) steps: Vec<Step>,
+}
+
 /// Steps that compute a node, one after the other.
 #[derive(Default)]
 pub(crate) struct Lowered {
     name: String,
+    /// Those that libraries always have a way for.
     pub(crate) steps: Vec<Step>,
+    /// Better ones that compute the same.
+    pub(crate) fused: Option<Fused>,
+    /// Why a fusion on a product has none.
+    pub(crate) missed: Option<Missed>,
     scratch: usize,
     /// FLOPs of products, a multiply-add counted as two.
     pub(crate) flops: u64,
@@ -150,7 +171,7 @@ pub(crate) struct Lowered {
 
 impl LoweredKernel for Lowered {
     fn name(&self) -> String {
-        self.name.clone()
+        self.name_of(self.fused.is_some())
     }
 
     fn needs(&self) -> Needs {
@@ -161,6 +182,22 @@ impl LoweredKernel for Lowered {
 impl Lowered {
     fn named(name: &str) -> Lowered {
         Lowered { name: name.to_owned(), ..Lowered::default() }
+    }
+
+    /// In words what runs, with the better steps or without.
+    pub(crate) fn name_of(&self, fused: bool) -> String {
+        match &self.fused {
+            Some(Fused { what, .. }) if fused => format!("matmul by cuBLASLt with {what}"),
+            _ => self.name.clone(),
+        }
+    }
+
+    /// The steps: the better ones, where there are some, or those that libraries always have a way for.
+    pub(crate) fn steps_of(&self, fused: bool) -> &[Step] {
+        match &self.fused {
+            Some(Fused { steps, .. }) if fused => steps,
+            _ => &self.steps,
+        }
     }
 
     /// Scratch memory that nothing else of the node uses.
@@ -209,7 +246,9 @@ pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
         units(plan).into_iter().filter_map(|unit| unit.group).map(|group| (group.kernel.name.clone(), group.kernel));
     let lowered = plan.graph.ids().filter_map(|id| plan.kernels.of(id));
     let lowered = lowered.filter_map(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
-    let kernels = lowered.flat_map(|lowered| &lowered.steps).filter_map(|step| match step {
+    let steps =
+        lowered.flat_map(|lowered| lowered.steps.iter().chain(lowered.fused.iter().flat_map(|fused| &fused.steps)));
+    let kernels = steps.filter_map(|step| match step {
         Step::Launch { kernel, .. } => Some((kernel.name.clone(), kernel.clone())),
         _ => None,
     });

@@ -85,7 +85,7 @@ impl Lowered {
         }
     }
 
-    fn matmul(
+    pub(super) fn matmul(
         &mut self,
         op: &Matmul,
         types: &[&TensorType],
@@ -105,8 +105,9 @@ impl Lowered {
             w_transposed: op.trans_b,
             inputs: types[0].dtype,
             output,
+            tf32: false,
         };
-        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
+        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, bias: None });
         Ok((y, output))
     }
 

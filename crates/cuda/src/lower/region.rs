@@ -1,7 +1,7 @@
 //! Fusions: generated kernels, behind the product that the fusion reads, if it reads one.
 
 use super::product::ProductTarget;
-use super::{Lowered, Place, Unsupported};
+use super::{Lowered, Place, Unsupported, epilogue};
 use crate::kgen::{self, Operand};
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::{DType, TensorType};
@@ -37,6 +37,13 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
             let outputs = outputs.iter().enumerate().filter(|(number, _)| Some(*number) != skipped);
             let outputs: Vec<Place> = outputs.map(|(_, place)| *place).collect();
             launch(&mut lowered, &behind, &loads, &inputs, &outputs)?;
+            match epilogue::lower(fusion, types) {
+                Ok((fused, scratch)) => {
+                    lowered.scratch = lowered.scratch.max(scratch);
+                    lowered.fused = Some(fused);
+                }
+                Err(missed) => lowered.missed = Some(missed),
+            }
         }
     }
     Ok(lowered)

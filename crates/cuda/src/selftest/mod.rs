@@ -163,6 +163,7 @@ fn executor(test: &mut SelfTest, plan: &Plan) {
         cubins: cubins.clone(),
         eager: false,
         tuning: None,
+        no_epilogues: false,
     };
     let Some(device) = test.step("executor", |_| Ok(CudaDevice::open(&options)?)) else { return };
     let Some(cases) = test.step("executor: graphs", |_| Ok(plans::cases()?)) else { return };

@@ -3,7 +3,7 @@
 use super::case::{decode, encode};
 use super::runner::Runner;
 use super::{Failure, Figure};
-use crate::cublaslt::{CublasLt, Epilogue, Operands, Product};
+use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Product};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
 use bessemer_ir::ops::pointwise::erf;
@@ -40,6 +40,7 @@ const PRODUCT: Product = Product {
     w_transposed: false,
     inputs: DType::Bf16,
     output: DType::Bf16,
+    tf32: false,
 };
 
 impl<'a> Setup<'a> {
@@ -127,7 +128,15 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
         equal(&name, &setup.run(product, Epilogue::Nothing)?, &setup.reference(product), figures)?;
     }
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
-    equal("bias", &setup.run(PRODUCT, Epilogue::Bias(bias))?, &setup.biased(), figures)?;
+    let activations: [(&str, Activation, fn(f64) -> f64); 3] = [
+        ("bias", Activation::Nothing, |y| y),
+        ("bias and ReLU", Activation::Relu, |y| y.max(0.0)),
+        ("bias and GELU", Activation::Gelu, gelu_tanh),
+    ];
+    for (name, activation, f) in activations {
+        let wanted: Vec<f64> = setup.biased().into_iter().map(f).collect();
+        equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
+    }
     gradients(&setup, figures)?;
 
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;

@@ -10,5 +10,6 @@ use std::path::Path;
 /// A call of the mocks fails.
 pub(crate) fn open(folder: &Path, eager: bool) -> Result<CudaDevice, GpuError> {
     let cubins = folder.join("cubins");
-    CudaDevice::open(&CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins, eager, tuning: None })
+    let (gpu_libraries, tuning) = (vec![folder.to_owned()], None);
+    CudaDevice::open(&CudaOptions { gpu_libraries, ordinal: 0, cubins, eager, tuning, no_epilogues: false })
 }

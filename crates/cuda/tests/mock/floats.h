@@ -1,4 +1,4 @@
-// Numbers of 16 bits as doubles, for the mocks of libraries.
+// Numbers of 16 bits, and those rounded to TF32, as doubles, for the mocks of libraries.
 
 #include <math.h>
 #include <stdint.h>
@@ -30,4 +30,15 @@ static inline uint16_t half_bits(double value) {
     double steps = nearbyint(ldexp(fabs(value), 10 - exponent));  // 1024 to 2048 where normal
     uint16_t bits = steps >= 2048 || steps < 1024 ? (uint16_t)(steps + (exponent + 14) * 1024) : (uint16_t)((exponent + 15) * 1024 + steps - 1024);
     return (value < 0 ? 0x8000 : 0) | (exponent > 15 ? 0x7c00 : bits);
+}
+
+// To 10 bits of fraction, to nearest even.
+static inline double tf32(double value) {
+    float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits >> 23 & 255) == 255) return x;
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(&x, &bits, 4);
+    return x;
 }

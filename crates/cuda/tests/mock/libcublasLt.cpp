@@ -16,10 +16,10 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
-enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68 };
+enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68, COMPUTE_TF32 = 77 };
 enum { BATCHES = 5, BATCH_STRIDE = 6 };
 
-struct description { std::map<int, int64_t> attributes; };
+struct description { int compute; std::map<int, int64_t> attributes; };
 struct layout { int type; uint64_t rows, cols; int64_t stride; int batches = 1; int64_t batch_stride = 0; };
 struct heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
@@ -40,10 +40,12 @@ void put(int type, void* to, size_t at, double value) {
     else ((uint16_t*)to)[at] = type == F16 ? half_bits(value) : bf16_bits(value);
 }
 
-std::vector<double> numbers(const layout* l, const void* from, int batch) {
+std::vector<double> numbers(const description* d, const layout* l, const void* from, int batch) {
     std::vector<double> all(l->stride * l->cols);
     for (uint64_t j = 0; j < l->cols; ++j)
         for (uint64_t i = 0; i < l->rows; ++i) all[i + j * l->stride] = get(l->type, from, batch * l->batch_stride + i + j * l->stride);
+    if (d->compute == COMPUTE_TF32 && l->type == F32)
+        for (double& one : all) one = tf32(one);
     return all;
 }
 
@@ -57,7 +59,8 @@ bool described(const description* d, const layout* a, const layout* b, const lay
     auto is_float = [](int type) { return type == F32 || type == F16 || type == BF16; };
     bool types = is_float(a->type) && b->type == a->type && (out->type == a->type || out->type == F32);
     bool batches = a->batches == b->batches && b->batches == out->batches && (out->batches == 1 || set(EPILOGUE) == 1);
-    return types && batches && inner == other && out->rows == rows && out->cols == cols;
+    bool computes = d->compute == COMPUTE_F32 || a->type == F32;
+    return computes && types && batches && inner == other && out->rows == rows && out->cols == cols;
 }
 
 int multiply(const description* d, float alpha, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
@@ -71,7 +74,7 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
     void* bias = (void*)set(BIAS);
     void* aux = (void*)set(AUX);
     for (int batch = 0; batch < lo->batches; ++batch) {
-        std::vector<double> va = numbers(la, a, batch), vb = numbers(lb, b, batch), sums(rows);
+        std::vector<double> va = numbers(d, la, a, batch), vb = numbers(d, lb, b, batch), sums(rows);
         uint64_t step_a = ta ? 1 : la->stride, step_b = tb ? lb->stride : 1;
         for (uint64_t j = 0; j < cols; ++j)
             for (uint64_t i = 0; i < rows; ++i) {
@@ -80,7 +83,9 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
                 for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
                 y *= alpha;
                 size_t kept = i + j * set(AUX_STRIDE);
-                if (epilogue == 4 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 4 || epilogue == 6 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 6) y = y > 0 ? y : 0;
+                if (epilogue == 36) y = gelu(y);
                 if (epilogue == 164) {
                     put(type, aux, kept, y);
                     y = gelu(y);
@@ -122,8 +127,8 @@ int cublasLtCreate(void** made) { ENTER; *made = (void*)1; ++mock.objects; retur
 int cublasLtDestroy(void*) { ENTER; --mock.objects; return SUCCESS; }
 int cublasLtMatmulDescCreate(description** made, int compute, int scale) {
     ENTER;
-    if (compute != COMPUTE_F32 || scale != 0) return NOT_SUPPORTED;
-    *made = new description;
+    if ((compute != COMPUTE_F32 && compute != COMPUTE_TF32) || scale != 0) return NOT_SUPPORTED;
+    *made = new description{compute, {}};
     ++mock.objects;
     return SUCCESS;
 }
@@ -165,6 +170,9 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
                                    const layout* out, const uint64_t*, int most, heuristic* found, int* count) {
     ENTER;
     if (most < 1 || !described(d, a, b, out)) return INVALID_VALUE;
+    // Setting `no_epilogues` is of a library that has none.
+    auto epilogue = d->attributes.find(EPILOGUE);
+    if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(BIAS))) return NOT_SUPPORTED;
     found[0] = heuristic{};
     *count = 1;
     return SUCCESS;

@@ -23,6 +23,7 @@ namespace {
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
 enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, NUMERICS = 11, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
 enum { F32 = 0, F16 = 2, BF16 = 9 };
+enum { TENSOR_CORES = 0 };
 enum {
     PW = 0, CONV = 1, ENGINE = 2, CONFIG = 3, HEUR = 4, PLAN = 5, FORWARD = 10, WEIGHTS = 11, DATA = 12, POINTWISE = 13, STATS = 14,
     GRAPH = 15, PACK = 16, TENSOR = 17, NORM = 23, BATCH_NORM = 29, BATCH_NORM_BACK = 30, DEVICE = 38
@@ -130,6 +131,8 @@ struct shape {
 typedef std::vector<double> numbers;
 
 struct run {
+    // Whether operands of f32 are rounded to TF32.
+    bool rounds = false;
     std::map<int64_t, void*> memory;
     std::map<part, numbers> known;
 
@@ -168,7 +171,13 @@ struct run {
         }
         const part& target = first == 700 ? ty : first == 706 ? tx : tw;
         numbers result(shape(target).elements()), none;
-        const numbers &vx = first == 706 ? none : load(tx), &vw = first == 712 ? none : load(tw), &vy = first == 700 ? none : load(ty);
+        auto operand = [&](const part& t) {
+            numbers values = load(t);
+            if (rounds && t->get<int>(901) == F32)
+                for (double& one : values) one = tf32(one);
+            return values;
+        };
+        const numbers vx = first == 706 ? none : operand(tx), vw = first == 712 ? none : operand(tw), vy = first == 700 ? none : operand(ty);
         int64_t groups = x.dims[1] / w.dims[1], of_group = w.dims[0] / groups;
         y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
             for (int64_t c = 0; c < w.dims[1]; ++c) for (int64_t r = 0; r < w.dims[2]; ++r) for (int64_t s = 0; s < w.dims[3]; ++s) {
@@ -297,9 +306,17 @@ int finalize(const part& p) {
     return SUCCESS;
 }
 
-int execute(const part& plan, const part& pack) {
+// The only numerical note of an engine; -1 if it has none. Setting `numerics` is that of each engine, and `first_numerics` that of each
+// graph's first one, from 1 on.
+int numerical_note(int number) {
+    int note = (int)mock.numbers["numerics"] - 1;
+    return note < 0 && number == 0 ? (int)mock.numbers["first_numerics"] - 1 : note;
+}
+
+int execute(const part& plan, const part& pack, bool rounds) {
     memset(pack->get<void*>(1003), 0x5a, WORKSPACE);
     run r;
+    r.rounds = rounds;
     for (size_t i = 0; i < pack->count(1000, 8); ++i) r.memory[pack->get<int64_t>(1000, i)] = pack->get<void*>(1001, i);
     for (const part& op : plan->of(401)->of(GRAPH_OF)->attributes[801].parts)
         switch (op->kind) {
@@ -399,9 +416,7 @@ int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, in
     if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7 + d->p->number; return give(&number, 1); }
     if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
     if (kind == ENGINE && name == 1303 && type == NUMERICS) {
-        // Setting `numerics` is the only note of each engine, and `first_numerics` of each graph's first one, from 1 on.
-        int note = (int)mock.numbers["numerics"] - 1;
-        if (note < 0 && d->p->number == 0) note = (int)mock.numbers["first_numerics"] - 1;
+        int note = numerical_note(d->p->number);
         return give(&note, note >= 0);
     }
     if (!d->p->finalized) return refuse(NOT_FINALIZED, "");
@@ -427,10 +442,11 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     bool is_first = made->of(401)->number == 0;
     // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail.
     if (is_first && mock.numbers["fails_first"]) return refuse(EXECUTION_FAILED, "the first engine fails");
+    bool rounds = numerical_note(made->of(401)->number) == TENSOR_CORES;
     bool is_slow = is_first && mock.numbers["slow_first"];
     return give(h->stream, [=] {
         if (is_slow) usleep(3000);
-        return execute(made, bound);
+        return execute(made, bound, rounds);
     });
 }
 

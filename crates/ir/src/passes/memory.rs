@@ -333,6 +333,7 @@ impl<'a> Planner<'a> {
             graph,
             invariant,
             kernels,
+            tf32: false,
             once_calls,
             calls,
             copies,

@@ -34,6 +34,8 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Type in which tensors are stored and products read them: `f32`, or one of 16 bits.
     pub precision: DType,
+    /// Whether products of `f32` operands may round these to TF32 (10 bits of fraction), where the target can; they are stored as `f32`.
+    pub tf32: bool,
     /// What is computed a second time instead of being kept for the backward pass.
     pub recompute: Recompute,
     /// How sums over ranks are packed into messages.
@@ -47,6 +49,7 @@ impl Default for CompileOptions {
         CompileOptions {
             fuse: true,
             precision: DType::F32,
+            tf32: false,
             recompute: Recompute::None,
             buckets: BucketOptions::default(),
             disabled: Vec::new(),
@@ -119,7 +122,7 @@ pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> 
     let graph = run_passes(graph, target.rules(), options, None)?;
     let invariant = Invariant::of(&graph);
     let kernels = Kernels::choose(&graph, target, &invariant).map_err(GraphError::Unsupported)?;
-    Ok(memory::plan_memory(&graph, target.rules(), invariant, kernels))
+    Ok(Plan { tf32: options.tf32, ..memory::plan_memory(&graph, target.rules(), invariant, kernels) })
 }
 
 #[cfg(all(test, debug_assertions))]

@@ -25,6 +25,9 @@ pub fn print_graph(graph: &Graph) -> String {
 pub fn print_plan(plan: &Plan) -> String {
     let graph = &plan.graph;
     let mut text = String::new();
+    if plan.tf32 {
+        line(&mut text, format_args!("products of f32 operands in TF32"));
+    }
     for id in graph.ids() {
         let node = graph.node(id);
         if let Some(input) = node.op.as_input() {

@@ -75,6 +75,8 @@ pub struct DeviceProperties {
 pub struct DeviceLimits {
     /// FLOP/s of products of `f32`.
     pub fp32_flops: f64,
+    /// FLOP/s of products of `f32` operands rounded to TF32, where the device has such arithmetic.
+    pub tf32_flops: Option<f64>,
     /// FLOP/s of products of `bf16` added to `f32`, where the device has such arithmetic.
     pub bf16_flops: Option<f64>,
     /// FLOP/s of products of `f16` added to `f32`, where the device has such arithmetic.

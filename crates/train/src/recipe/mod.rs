@@ -30,6 +30,7 @@ use crate::error::TrainError;
 use crate::tasks::registry;
 use bessemer_data::OnBadSample;
 use bessemer_ir::DType;
+use bessemer_ir::passes::CompileOptions;
 use bessemer_nn::{ClipOf, Over};
 use serde::{Deserialize, Serialize};
 
@@ -214,10 +215,28 @@ impl Compute {
     pub fn on(self, device: DeviceKind) -> Option<DType> {
         match (self, device) {
             (Compute::Fp32, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::F32),
-            (Compute::Tf32, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => None,
+            (Compute::Tf32, DeviceKind::Cpu) => None,
+            (Compute::Tf32, DeviceKind::Cuda { .. }) => Some(DType::F32),
             (Compute::Bf16, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::Bf16),
             (Compute::Fp16, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::F16),
         }
+    }
+
+    /// The precisions that a kind of device has.
+    pub fn all_on(device: DeviceKind) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |known| known.on(device).is_some())
+    }
+
+    /// These options with this precision.
+    ///
+    /// # Errors
+    /// The kind of device does not have it; its own ones are listed.
+    pub fn options(self, device: DeviceKind, options: CompileOptions) -> Result<CompileOptions, String> {
+        let precision = self.on(device).ok_or_else(|| {
+            let allowed = Self::all_on(device).map(Self::name).collect::<Vec<_>>().join(", ");
+            format!("allowed on {device}: {allowed}")
+        })?;
+        Ok(CompileOptions { precision, tf32: self == Self::Tf32, ..options })
     }
 }
 

@@ -11,12 +11,11 @@ use crate::progress::ProgressMode;
 use crate::ranks::Group;
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
-use crate::setup::precision;
+use crate::setup::compile_options;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
 use bessemer_data::{BatchRange, DataError, Position};
-use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::run::NonFinite;
 use files::RunFiles;
 use std::collections::{BTreeMap, BTreeSet};
@@ -489,10 +488,7 @@ impl Trainer<'_> {
         let session = match session {
             Some((of_averages, session)) if *of_averages == averages => session,
             other => {
-                let options = CompileOptions {
-                    precision: precision(&self.options.recipe, self.options.compute.device.kind)?,
-                    ..self.options.compute.compile.clone()
-                };
+                let options = compile_options(&self.options.recipe, &self.options.compute)?;
                 let (models, batch_size) = (evaluation.models()?, evaluation.batch_size());
                 let session = EvalSession::of_training(&self.session, averages, models, batch_size, &options)?;
                 self.files.plan(session.plan_info())?;

@@ -15,12 +15,11 @@ use crate::resume::differences;
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, TrainSession, check_kernels};
-use crate::setup::{precision, total_steps};
+use crate::setup::{compile_options, total_steps};
 use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
-use bessemer_ir::passes::CompileOptions;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -48,8 +47,7 @@ impl<'a> Trainer<'a> {
             return Ok(Prepared::Finished(finished.unwrap_or_else(|| TrainReport::of_rank_zero(task.metric_schema()))));
         }
         if let Some(Evaluator { evaluation, .. }) = &evaluation {
-            let kind = options.compute.device.kind;
-            let compile = CompileOptions { precision: precision(recipe, kind)?, ..options.compute.compile.clone() };
+            let compile = compile_options(recipe, &options.compute)?;
             check_kernels(&**evaluation, &ComputeOptions { compile, ..options.compute.clone() })?;
         }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute, group)?;
