@@ -237,7 +237,8 @@ impl Node<'_> {
             Place::Input(input) => self.graph.ty(self.graph.node(self.id).inputs[input]).bytes(),
             Place::Output(output) => self.graph.ty(Value { node: self.id, output: output as u32 }).bytes(),
             Place::Scratch { bytes, .. } => bytes,
-            Place::Report => 0,
+            Place::Message { bytes } => bytes,
+            Place::Report | Place::Lost | Place::Halt => 0,
         }
     }
 
@@ -250,6 +251,8 @@ impl Node<'_> {
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
+            // What ranks send each other is the simulator's to say.
+            Step::Exchange { .. } | Step::Await => (Family::Copy, 0, 0),
             Step::Launch { operands, .. } => match &self.graph.node(self.id).op {
                 // Of a table only the rows that are chosen are read.
                 Op::Gather(_) => (Family::Index, 0, node_cost(self.graph, self.id).bytes),
@@ -307,7 +310,7 @@ impl Node<'_> {
                     self.graph.input_types(self.id)[0].dtype
                 }
             }
-            Step::Launch { .. } | Step::Zero(_) => DType::F32,
+            Step::Launch { .. } | Step::Zero(_) | Step::Exchange { .. } | Step::Await => DType::F32,
         }
     }
 

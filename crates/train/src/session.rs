@@ -95,7 +95,7 @@ impl TrainSession {
         let precision = precision(recipe, compute.device.kind)?;
         let options = CompileOptions { precision, ..compute.compile.clone() };
         let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
-        let device = compute.device.open_rank(group.collectives())?;
+        let device = compute.device.open_rank(group.link())?;
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
         let volatile: Vec<String> =
