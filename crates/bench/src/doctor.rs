@@ -122,7 +122,7 @@ fn use_of_gpu(options: &DeviceOptions) -> GpuUse {
     };
     let problem = DeviceOptions { kind, ..options.clone() }.check().err().map(|error| match error {
         DeviceError::Gpu { source, .. } => source.to_string(),
-        DeviceError::Ranks { .. } => error.to_string(),
+        _ => error.to_string(),
     });
     GpuUse { device: kind.to_string(), problem }
 }

@@ -410,9 +410,7 @@ impl Repeat {
     pub fn of_rank(request: &Request, group: &Group) -> Result<Repeat, TrainError> {
         let own = Self::beside(request, group).map_err(MeasureError::of_rank)?;
         let all = group.gather(own.clone())?;
-        let variables = process_variables();
-        let library = || MpiLibrary::find(None, &Placement::from_variables(&variables)?, &variables);
-        let transport = if group.size() > 1 { Some(library()?.version().to_owned()) } else { None };
+        let transport = if group.size() > 1 { Some(transport(request)?) } else { None };
         let ranks = all.iter().flat_map(|repeat| repeat.ranks.clone()).collect();
         let peak_memory_bytes = all.iter().map(|repeat| repeat.peak_memory_bytes).max().flatten();
         Ok(Repeat { ranks, peak_memory_bytes, transport, ..own })
@@ -420,7 +418,10 @@ impl Repeat {
 
     fn beside(request: &Request, group: &Group) -> Result<Repeat, MeasureError> {
         let knows_peak = reset_peak_resident();
-        let device = request.device.open_rank(group.collectives())?;
+        let device = request.device.open_rank(group.link()).map_err(|error| match error {
+            TrainError::Device(error) => MeasureError::Device(error),
+            error => error.into(),
+        })?;
         let mut prepared = Prepared::on(request, &*device)?;
         let warmup = Timed::window(request.warmup, 0, |_| prepared.step())?;
         group.any(false)?;
@@ -466,6 +467,15 @@ impl Repeat {
         let invalid = |error: serde_json::Error| Failure::new(FailureKind::Invalid, error.to_string());
         Ok(serde_json::from_str(&ended.answer).map_err(invalid)?)
     }
+}
+
+/// What carries sums between ranks.
+fn transport(request: &Request) -> Result<String, TrainError> {
+    if let DeviceKind::Cuda { .. } = request.device.kind {
+        return Ok("NCCL".to_owned());
+    }
+    let variables = process_variables();
+    Ok(MpiLibrary::find(None, &Placement::from_variables(&variables)?, &variables)?.version().to_owned())
 }
 
 /// A measurement of one's own may take as long as it takes.

@@ -19,7 +19,7 @@ use std::fmt;
 
 /// Exit code for a command line, recipe or data that is wrong.
 pub(crate) const USAGE: u8 = 2;
-const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Something that the person who typed the command can put right.

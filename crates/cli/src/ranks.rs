@@ -1,13 +1,14 @@
 //! This process among the ranks of a job, and starting such jobs on this machine.
 
 use crate::args::{Common, at_least_one, switch};
-use crate::failure::Usage;
+use crate::failure::{FAILED, Usage};
 use anyhow::{Result, bail};
 use bessemer_comm::launch::{Placement, process_variables};
-use bessemer_comm::mpi::Family;
+use bessemer_comm::mpi::{Family, end_at_once};
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
 use bessemer_ir::ops::collective::Wire;
-use bessemer_train::{Group, GroupOptions, StopSignal};
+use bessemer_train::device::fix_order_of_sums;
+use bessemer_train::{DeviceKind, Group, GroupOptions, StopSignal};
 use clap::{ArgAction, Args};
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
@@ -16,6 +17,7 @@ use nix::unistd::mkfifo;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,12 +29,16 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Several devices")]
 pub(crate) struct RankArguments {
-    /// Share each step among this many ranks on this machine, which are started by the launcher of an MPI; train.accumulation must
-    /// be a multiple of it [default: the ranks that mpirun, mpiexec or srun started, else 1]
+    /// Share each step among this many ranks on this machine, which are started by the launcher of an MPI, or on GPUs here, a rank
+    /// each; train.accumulation must be a multiple of it [default: the ranks that mpirun, mpiexec, srun or torchrun started, else 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     pub devices: Option<usize>,
     #[command(flatten)]
     pub mpi: MpiArgument,
+    /// Let NCCL choose how GPUs add, which may change with the size of messages, instead of rings in one order (NCCL_ALGO=Ring,
+    /// NCCL_PROTO=Simple)
+    #[arg(long)]
+    pub nccl_auto: bool,
     /// Numbers in which gradients travel between ranks: fp32, or bf16 or fp16 for half of the bytes, rounded before and after the sum
     #[arg(long, value_name = "PRECISION", default_value = "fp32", value_parser = wire)]
     pub wire: Wire,
@@ -114,14 +120,15 @@ impl RankArguments {
     /// Joins the job of which this process is a rank, if a launcher started it as one. Where ranks are asked for that nobody started,
     /// they are started here, and this process ends with them.
     ///
-    /// `job` is what all ranks must be asked for alike.
-    pub(crate) fn join(&self, job: &str, common: &Common) -> Result<Group> {
+    /// `job` is what all ranks must be asked for alike, `device` where they compute.
+    pub(crate) fn join(&self, job: &str, device: DeviceKind, common: &Common) -> Result<Group> {
         let variables = process_variables();
         let placement = Placement::from_variables(&variables)?;
         match self.devices {
             Some(devices) if placement.launcher.is_none() && devices > 1 => {
                 let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
-                std::process::exit(run_ranks(devices, &self.mpi, &arguments, &StopSignal::from_system()?, common)?);
+                let start = Start { ranks: devices, mpi: &self.mpi, device };
+                std::process::exit(run_ranks(&start, &arguments, &StopSignal::from_system()?, common)?);
             }
             Some(devices) if placement.launcher.is_some() && devices != placement.size => {
                 let launcher = placement.launcher.map_or("", |launcher| launcher.title());
@@ -138,6 +145,10 @@ impl RankArguments {
             collective_timeout,
             verify_every: self.verify_state,
             wire: self.wire,
+            give_up: |error| {
+                tell_error(error);
+                end_at_once(FAILED);
+            },
             ..GroupOptions::default()
         };
         (options.deadlines.join, options.deadlines.peer) = (join, peer);
@@ -146,7 +157,19 @@ impl RankArguments {
             let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
             common.notify(&format!("waiting for the ranks {}", ranks.join(", ")));
         };
-        Ok(Group::join(&placement, &variables, self.mpi.library(), job, options, missing)?)
+        if placement.size > 1 && !self.nccl_auto {
+            fix_order(device, common);
+        }
+        Ok(Group::join(&placement, &variables, (self.mpi.library(), device), job, options, missing)?)
+    }
+}
+
+/// Lets GPUs add in one order; must be called before there are other threads.
+pub(crate) fn fix_order(device: DeviceKind, common: &Common) {
+    if matches!(device, DeviceKind::Cuda { .. }) && !fix_order_of_sums() {
+        common.notify(
+            "warning: NCCL_ALGO and NCCL_PROTO could not be set: sums may be added in another order in each run",
+        );
     }
 }
 
@@ -216,21 +239,34 @@ impl Drop for ErrorPipe {
 /// How long ranks may take to end behind their launcher.
 const LAST_WORDS: Duration = Duration::from_secs(6);
 
+/// Ranks to be started.
+pub(crate) struct Start<'a> {
+    /// Their number.
+    pub ranks: usize,
+    pub mpi: &'a MpiArgument,
+    /// Where they compute.
+    pub device: DeviceKind,
+}
+
 /// Runs this program on several ranks of this machine, and returns the exit code of the job. When `stop` is raised, that is handed on to
 /// the ranks, which save and end.
-pub(crate) fn run_ranks(
-    ranks: usize,
-    mpi: &MpiArgument,
-    arguments: &[OsString],
-    stop: &StopSignal,
-    common: &Common,
-) -> Result<i32> {
-    let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
-    common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
+pub(crate) fn run_ranks(start: &Start<'_>, arguments: &[OsString], stop: &StopSignal, common: &Common) -> Result<i32> {
+    let &Start { ranks, mpi, device } = start;
     let program = std::env::current_exe()?;
     let mut errors = ErrorPipe::new()?;
-    let mut command = launcher.command(ranks, program.as_os_str(), arguments);
-    let mut job = Job::start(command.env(ERRORS, &errors.path))?;
+    let mut job = match device {
+        DeviceKind::Cpu => {
+            let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
+            common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
+            Job::start(launcher.command(ranks, program.as_os_str(), arguments).env(ERRORS, &errors.path))?
+        }
+        DeviceKind::Cuda { .. } => {
+            common.notify(&format!("{ranks} ranks, each with a GPU"));
+            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let variables = [(ERRORS, errors.path.as_os_str())];
+            Job::start_local(ranks, program.as_os_str(), arguments, port, &variables, std::io::stderr)?
+        }
+    };
     let mut asked = false;
     let hand_on = |job: &Job| {
         if stop.is_raised() && !std::mem::replace(&mut asked, true) {
@@ -248,6 +284,16 @@ pub(crate) fn run_ranks(
     Ok(code)
 }
 
+/// The device that a command line asks for.
+pub(crate) fn device_of(arguments: &[OsString]) -> DeviceKind {
+    let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+    let behind =
+        words.iter().zip(words.iter().skip(1)).find(|(name, _)| *name == "--device").map(|(_, value)| &**value);
+    let given = behind.or_else(|| words.iter().find_map(|word| word.strip_prefix("--device=")));
+    // What is no device is for the ranks to say.
+    given.and_then(|name| name.parse().ok()).unwrap_or_default()
+}
+
 /// The errors of ranks, each once: what one says of itself, and not what others repeat of it.
 fn distinct(errors: &str) -> Vec<&str> {
     let mut distinct: Vec<&str> = Vec::new();
@@ -263,6 +309,20 @@ fn distinct(errors: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_is_read_off_a_command_line() {
+        for (line, device) in [
+            ("train --device cuda --out x", "cuda"),
+            ("train --device=cuda:1", "cuda:1"),
+            ("train --devices 2", "cpu"),
+            ("train --device", "cpu"),
+            ("train --device tpu", "cpu"),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(device_of(&words).to_string(), device, "{line}");
+        }
+    }
 
     #[test]
     fn each_error_is_told_once() {

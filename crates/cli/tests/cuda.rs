@@ -2,111 +2,21 @@
 
 #[allow(dead_code, reason = "what a run gave is used, not the run")]
 mod common;
+#[allow(dead_code, reason = "other files of tests use more")]
+#[path = "common/gpu.rs"]
+mod gpu;
 #[path = "../../cuda/tests/common/mod.rs"]
 mod mock;
 
-use common::{Ran, ran};
-use mock::{mock_or_skip, skip};
-use safetensors::SafeTensors;
+use common::ran;
+use gpu::{FILES, Machine, TRAIN, copy_folder, difference, json, tensors};
+use mock::skip;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
-
-/// A folder of runs, and where the mocks are.
-struct Machine {
-    folder: TempDir,
-    mocks: &'static Path,
-}
-
-impl Machine {
-    fn new(test: &str) -> Option<Machine> {
-        let mocks = mock_or_skip(test)?;
-        Some(Machine { folder: TempDir::new().unwrap(), mocks })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
-        command.current_dir(self.folder.path()).args(arguments.split_whitespace());
-        // Kernels that one test compiled serve all.
-        command.env("XDG_CACHE_HOME", self.mocks.join("cache"));
-        for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    fn run(&self, arguments: &str) -> Ran {
-        ran(&mut self.command(arguments))
-    }
-
-    /// With `--device`, and a GPU to be found.
-    fn run_on(&self, device: &str, arguments: &str) -> Ran {
-        self.run(&format!("{arguments} --device {device} --tuning off --gpu-libraries {}", self.mocks.display()))
-    }
-
-    fn checkpoint(&self, run: &str, step: u64, file: &str) -> Vec<u8> {
-        fs::read(self.path(run).join(format!("checkpoints/step-{step:06}")).join(file)).unwrap()
-    }
-
-    /// Steps of a run with their losses.
-    fn losses(&self, run: &str) -> Vec<f64> {
-        let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap();
-        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events.filter(|event| event["kind"] == "step").map(|event| event["loss"].as_f64().unwrap()).collect()
-    }
-
-    /// Devices that the parts of a run were made on.
-    fn devices(&self, run: &str) -> Vec<String> {
-        let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap();
-        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let devices = events.filter(|event| event["kind"] == "run").map(|event| event["device"].clone());
-        devices.map(|device| device.as_str().unwrap().to_owned()).collect()
-    }
-}
-
-const TRAIN: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=2 --set eval.batch_size=4 \
-                     --set data.eval_samples=4 --set data.train_samples=8 --set schedule.warmup_epochs=0 \
-                     --set data.image_size=16 --set data.eval_image_size=16 --set data.eval_resize=16 \
-                     --set checkpoint.every_steps=2 --set checkpoint.keep=9";
-const FILES: [&str; 2] = ["model.safetensors", "optimizer.safetensors"];
-
-fn json(ran: Ran) -> Value {
-    serde_json::from_str(&ran.ok().out).unwrap()
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap().success());
-}
-
-/// Names and bytes of all tensors but counters.
-fn tensors(file: &[u8]) -> BTreeMap<String, Vec<u8>> {
-    let file = SafeTensors::deserialize(file).unwrap();
-    let tensors = file.tensors().into_iter().filter(|(_, tensor)| !tensor.shape().is_empty());
-    tensors.map(|(name, tensor)| (name, tensor.data().to_vec())).collect()
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
-}
-
-/// The largest difference between two checkpoints, relative to the largest element of each tensor.
-fn difference(x: &[u8], y: &[u8]) -> f32 {
-    let (x, y) = (tensors(x), tensors(y));
-    assert!(x.keys().eq(y.keys()) && !x.is_empty());
-    let of_tensor = |(x, y): (&Vec<u8>, &Vec<u8>)| {
-        let (x, y) = (floats(x), floats(y));
-        let largest = x.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
-        x.iter().zip(&y).map(|(x, y)| (x - y).abs() / largest).fold(0.0, f32::max)
-    };
-    x.values().zip(y.values()).map(of_tensor).fold(0.0, f32::max)
-}
 
 /// Runs of three steps on each device, and runs that change the device behind the second one, come to the same weights.
 #[test]

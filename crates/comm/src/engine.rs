@@ -25,6 +25,11 @@ pub fn has_failed() -> bool {
     FAILED.load(Ordering::Relaxed)
 }
 
+/// Notes that what carries sums between ranks failed, where that is no transport of this crate.
+pub fn note_failure() {
+    FAILED.store(true, Ordering::Relaxed);
+}
+
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
 /// Asked while messages are awaited; an error, such as a rank lost, ends all that is under way.

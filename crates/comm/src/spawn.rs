@@ -123,8 +123,8 @@ impl Job {
         Job::of(&mut [command])
     }
 
-    /// Runs `program` on `ranks` children of this process, which find each other on this port of loopback. What ranks other than
-    /// 0 write to standard error goes to `log()`, each line with its rank.
+    /// Runs `program` on `ranks` children of this process, which find each other on this port of loopback, with these variables beside
+    /// those of this process. What ranks other than 0 write to standard error goes to `log()`, each line with its rank.
     ///
     /// # Errors
     /// A child cannot be started.
@@ -133,6 +133,7 @@ impl Job {
         program: &OsStr,
         arguments: &[OsString],
         port: u16,
+        variables: &[(&str, &OsStr)],
         log: impl Fn() -> W,
     ) -> Result<Job, CommError> {
         let unique = (std::process::id(), std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos());
@@ -141,6 +142,7 @@ impl Job {
             command.args(arguments).env("BESSEMER_RANK", rank.to_string()).env("BESSEMER_SIZE", ranks.to_string());
             command.env("BESSEMER_LOCAL_RANK", rank.to_string()).env("BESSEMER_LOCAL_SIZE", ranks.to_string());
             command.env(RENDEZVOUS, format!("127.0.0.1:{port}")).env(COOKIE, format!("{} {}", unique.0, unique.1));
+            command.envs(variables.iter().copied());
             if rank > 0 {
                 command.stderr(Stdio::piped());
             }

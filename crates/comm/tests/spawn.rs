@@ -36,7 +36,10 @@ fn shell(script: &str) -> [OsString; 2] {
 }
 
 fn local(ranks: usize, script: &str, log: &Kept) -> Job {
-    Job::start_local(ranks, OsStr::new("sh"), &shell(script), 4321, || log.clone()).unwrap()
+    Job::start_local(ranks, OsStr::new("sh"), &shell(script), 4321, &[("BESSEMER_TEST", OsStr::new("given"))], || {
+        log.clone()
+    })
+    .unwrap()
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -125,7 +128,7 @@ fn nix_root() -> bool {
 #[test]
 fn children_know_their_rank_and_their_errors_are_prefixed() {
     let log = Kept::default();
-    let script = "echo \"$BESSEMER_RANK of $BESSEMER_SIZE, $BESSEMER_LOCAL_RANK of $BESSEMER_LOCAL_SIZE\" >&2; \
+    let script = "echo \"$BESSEMER_RANK of $BESSEMER_SIZE, $BESSEMER_LOCAL_RANK of $BESSEMER_LOCAL_SIZE, $BESSEMER_TEST\" >&2; \
                   echo $BESSEMER_RENDEZVOUS >&2; printf 'end %s' \"$BESSEMER_COOKIE\" >&2";
     let mut job = local(3, script, &log);
     assert_eq!(job.wait(|_| ()), Ok(0));
@@ -138,7 +141,7 @@ fn children_know_their_rank_and_their_errors_are_prefixed() {
         [
             format!("[rank {rank}] 127.0.0.1:4321"),
             format!("[rank {rank}] end {cookie}"),
-            format!("[rank {rank}] {rank} of 3, {rank} of 3"),
+            format!("[rank {rank}] {rank} of 3, {rank} of 3, given"),
         ]
     });
     let mut expected = expected.concat();
@@ -154,7 +157,7 @@ fn the_first_failure_is_the_exit_code_and_ends_the_others() {
     assert_eq!(job.wait(|_| ()), Ok(3));
     assert!((4..20).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     assert_eq!(local(2, "if [ $BESSEMER_RANK = 0 ]; then kill -9 $$; fi", &log).wait(|_| ()), Ok(137));
-    let error = Job::start_local(2, OsStr::new("/nowhere/x"), &[], 1, || log.clone()).err().unwrap().to_string();
+    let error = Job::start_local(2, OsStr::new("/nowhere/x"), &[], 1, &[], || log.clone()).err().unwrap().to_string();
     assert!(error.starts_with("/nowhere/x cannot be started or watched: No such file"), "{error}");
 }
 

@@ -17,6 +17,9 @@ pub enum GpuError {
     CannotOpen { path: PathBuf, reason: String },
     #[error("{} has no function `{function}`; it is too old, or not the library that its name says", path.display())]
     NoFunction { path: PathBuf, function: &'static str },
+    /// A communicator that was given up.
+    #[error("{0}")]
+    Communicator(String),
     /// Libraries that do not belong together.
     #[error("{0}")]
     Mixed(String),

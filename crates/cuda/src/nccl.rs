@@ -7,7 +7,9 @@ use crate::loader::{Libraries, Wanted};
 use bessemer_ir::DType;
 use std::ffi::{CStr, c_char};
 use std::ptr::from_mut;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// A communicator's handle: a pointer that is never followed.
 type Handle = usize;
@@ -76,6 +78,27 @@ pub struct Communicator {
     handle: Handle,
     rank: usize,
     ranks: usize,
+    is_aborted: AtomicBool,
+}
+
+/// Between looks at the job while ranks are waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Lets NCCL add in one order whatever the size of a message, so that runs have the same bits: sets `NCCL_ALGO` to `Ring` and
+/// `NCCL_PROTO` to `Simple`, unless they are set. NCCL reads them when its first communicator is made. Returns whether it could: the
+/// environment of a process can be changed while it has one thread.
+pub fn fix_order() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return false;
+    }
+    for (name, value) in [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")] {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: this is the only thread of the process, as was just seen, so nobody reads the environment meanwhile.
+            unsafe { std::env::set_var(name, value) };
+        }
+    }
+    true
 }
 
 impl Nccl {
@@ -156,17 +179,50 @@ impl Communicator {
         rank: usize,
         ranks: usize,
     ) -> Result<Communicator, GpuError> {
+        Self::join_while(nccl, context, id, rank, ranks, || Ok(()))
+    }
+
+    /// The same while `check`, which is asked from time to time, finds nothing wrong. Where it does, a thread that waits for a rank is
+    /// left behind.
+    ///
+    /// # Errors
+    /// That of `check`, and those of [`Communicator::join`].
+    pub fn join_while<E: From<GpuError>>(
+        nccl: &Arc<Nccl>,
+        context: &Context,
+        id: UniqueId,
+        rank: usize,
+        ranks: usize,
+        check: impl Fn() -> Result<(), E>,
+    ) -> Result<Communicator, E> {
         if rank >= ranks || i32::try_from(ranks).is_err() {
             let problem = format!("there is no rank {rank} of {ranks}");
-            return Err(GpuError::Launch { kernel: "ncclCommInitRank".to_owned(), problem });
+            return Err(GpuError::Launch { kernel: "ncclCommInitRank".to_owned(), problem }.into());
         }
-        context.bind()?;
-        let mut handle = 0;
-        let join = nccl.api.ncclCommInitRank;
-        // SAFETY: the pointer is to a local handle.
-        let code = unsafe { join(from_mut(&mut handle), ranks as i32, id, rank as i32) };
-        nccl.check("ncclCommInitRank", 0, code)?;
-        Ok(Communicator { nccl: nccl.clone(), context: context.clone(), handle, rank, ranks })
+        let (joined, waits) = mpsc::channel();
+        let (of_thread, context_of_thread) = (nccl.clone(), context.clone());
+        std::thread::spawn(move || {
+            let join = || {
+                context_of_thread.bind()?;
+                let mut handle = 0;
+                // SAFETY: the pointer is to a local handle.
+                let code =
+                    unsafe { (of_thread.api.ncclCommInitRank)(from_mut(&mut handle), ranks as i32, id, rank as i32) };
+                of_thread.check("ncclCommInitRank", 0, code)?;
+                Ok(handle)
+            };
+            // Nobody may wait any more.
+            let _ = joined.send(join());
+        });
+        let handle: Result<Handle, GpuError> = loop {
+            match waits.recv_timeout(LOOK) {
+                Ok(handle) => break handle,
+                Err(mpsc::RecvTimeoutError::Timeout) => check()?,
+                Err(mpsc::RecvTimeoutError::Disconnected) => unreachable!("the thread answers before it ends"),
+            }
+        };
+        let (nccl, context, is_aborted) = (nccl.clone(), context.clone(), AtomicBool::new(false));
+        Ok(Communicator { nccl, context, handle: handle?, rank, ranks, is_aborted })
     }
 
     /// Number of this process in the communicator, from 0.
@@ -194,11 +250,11 @@ impl Communicator {
         let (code_of_type, elements) = self.elements("ncclAllReduce", from, to, ty)?;
         stream.keep_block(from);
         stream.keep_block(to);
-        let (call, reduction) = (self.nccl.api.ncclAllReduce, reduction as i32);
+        let (call, reduction, handle) = (self.nccl.api.ncclAllReduce, reduction as i32, self.handle()?);
         // SAFETY: both blocks have that number of elements of the type; the handles are valid.
         let code =
-            unsafe { call(from.address(), to.address(), elements, code_of_type, reduction, self.handle, stream.raw()) };
-        self.nccl.check("ncclAllReduce", self.handle, code)
+            unsafe { call(from.address(), to.address(), elements, code_of_type, reduction, handle, stream.raw()) };
+        self.nccl.check("ncclAllReduce", handle, code)
     }
 
     /// `block` of every rank becomes that of rank `root`, some time.
@@ -212,10 +268,10 @@ impl Communicator {
         }
         let (code_of_type, elements) = self.elements("ncclBroadcast", block, block, ty)?;
         stream.keep_block(block);
-        let (call, at) = (self.nccl.api.ncclBroadcast, block.address());
+        let (call, at, handle) = (self.nccl.api.ncclBroadcast, block.address(), self.handle()?);
         // SAFETY: the block has that number of elements of the type; the handles are valid.
-        let code = unsafe { call(at, at, elements, code_of_type, root as i32, self.handle, stream.raw()) };
-        self.nccl.check("ncclBroadcast", self.handle, code)
+        let code = unsafe { call(at, at, elements, code_of_type, root as i32, handle, stream.raw()) };
+        self.nccl.check("ncclBroadcast", handle, code)
     }
 
     /// The code of the type, and how many elements the blocks have.
@@ -232,27 +288,48 @@ impl Communicator {
         Ok((code, from.bytes() / ty.size()))
     }
 
+    /// Ends all that is under way, whose results have no meaning; other threads may wait for it meanwhile. Nothing can be given
+    /// to the communicator from then on.
+    pub fn abort(&self) {
+        if !self.is_aborted.swap(true, Ordering::SeqCst) {
+            // SAFETY: the handle was made once, and is given to no call from now on.
+            unsafe { (self.nccl.api.ncclCommAbort)(self.handle) };
+        }
+    }
+
+    /// The handle, while there is a communicator.
+    fn handle(&self) -> Result<Handle, GpuError> {
+        match self.is_aborted.load(Ordering::SeqCst) {
+            true => Err(GpuError::Communicator("the communicator of the ranks was aborted".to_owned())),
+            false => Ok(self.handle),
+        }
+    }
+
     /// Whether something that was given earlier failed, here or at another rank.
     ///
     /// # Errors
     /// It did.
     pub fn check(&self) -> Result<(), GpuError> {
-        let mut state = 0;
+        let (mut state, handle) = (0, self.handle()?);
         let call = self.nccl.api.ncclCommGetAsyncError;
         // SAFETY: the handle is valid, the pointer is to a local number.
-        let code = unsafe { call(self.handle, from_mut(&mut state)) };
-        self.nccl.check("ncclCommGetAsyncError", self.handle, code)?;
-        if state == IN_PROGRESS { Ok(()) } else { self.nccl.check("ncclCommGetAsyncError", self.handle, state) }
+        let code = unsafe { call(handle, from_mut(&mut state)) };
+        self.nccl.check("ncclCommGetAsyncError", handle, code)?;
+        if state == IN_PROGRESS { Ok(()) } else { self.nccl.check("ncclCommGetAsyncError", handle, state) }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.is_aborted.load(Ordering::SeqCst) {
+            return;
+        }
         let _ = self.context.bind();
         // After an error other ranks may never come: only aborting does not wait for them.
-        let api = &self.nccl.api;
-        let release = if self.check().is_ok() { api.ncclCommDestroy } else { api.ncclCommAbort };
-        // SAFETY: the handle was made once and is used no more.
-        unsafe { release(self.handle) };
+        match self.check() {
+            // SAFETY: the handle was made once and is used no more.
+            Ok(()) => drop(unsafe { (self.nccl.api.ncclCommDestroy)(self.handle) }),
+            Err(_) => self.abort(),
+        }
     }
 }

@@ -280,7 +280,8 @@ impl Node<'_> {
             Place::Input(input) => self.graph.ty(self.graph.node(self.id).inputs[input]).bytes(),
             Place::Output(output) => self.graph.ty(Value { node: self.id, output: output as u32 }).bytes(),
             Place::Scratch { bytes, .. } => bytes,
-            Place::Report => 0,
+            Place::Message { bytes } => bytes,
+            Place::Report | Place::Lost | Place::Halt => 0,
         }
     }
 
@@ -294,6 +295,8 @@ impl Node<'_> {
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
+            // What ranks send each other is the simulator's to say.
+            Step::Exchange { .. } | Step::Await => (Family::Copy, 0, 0),
             Step::Launch { operands, .. } => match &self.graph.node(self.id).op {
                 // Of a table only the rows that are chosen are read.
                 Op::Gather(_) => (Family::Index, 0, node_cost(self.graph, self.id).bytes),
@@ -351,7 +354,7 @@ impl Node<'_> {
                 }
             }
             Step::Launch { .. } if is_attention && !self.has_plain_attention() => Arithmetic::Half,
-            Step::Launch { .. } | Step::Zero(_) => Arithmetic::F32,
+            Step::Launch { .. } | Step::Zero(_) | Step::Exchange { .. } | Step::Await => Arithmetic::F32,
         }
     }
 

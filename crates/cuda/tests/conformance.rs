@@ -13,15 +13,7 @@ use common::mock_or_skip;
 use device::open;
 
 /// What has no kernel yet.
-const LIMITS: &[Limit] = &[
-    Limit { what: "sums over ranks", covers: is_over_ranks },
-    Limit { what: "convolutions in depthwise ones, of which its rules make none", covers: is_chain },
-];
-
-fn is_chain(op: &Op, _: &[&TensorType]) -> bool {
-    let producer = op.as_fusion().and_then(|fusion| fusion.producer.as_deref()).unwrap_or(op);
-    matches!(producer, Op::ConvThenDepthwise(_))
-}
+const LIMITS: &[Limit] = &[Limit { what: "sums over ranks", covers: is_over_ranks }];
 
 fn is_over_ranks(op: &Op, _inputs: &[&TensorType]) -> bool {
     matches!(op, Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_))

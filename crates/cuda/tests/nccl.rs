@@ -160,10 +160,10 @@ fn what_does_not_fit_is_reported() {
         let message = result.unwrap_err().to_string();
         assert!(message.starts_with("ncclAllReduce failed with code 5: invalid usage"), "{message}");
     }
-    let id = UniqueId([1; 128]);
-    let message = join(folder, id, 2, 2).err().unwrap().to_string();
+    let id = || Nccl::open(&libraries(folder)).unwrap().unique_id().unwrap();
+    let message = join(folder, id(), 2, 2).err().unwrap().to_string();
     assert_eq!(message, "kernel `ncclCommInitRank`: there is no rank 2 of 2");
-    let rank = join(folder, id, 0, 1).unwrap();
+    let rank = join(folder, id(), 0, 1).unwrap();
     let block = |bytes| rank.arena.block(0, bytes).unwrap();
     let reduce = |from, to, ty| {
         let (from, to) = (block(from), block(to));
@@ -182,7 +182,8 @@ fn errors_of_other_ranks_are_told_and_end_the_communicator() {
     let Some(folder) = mock_or_skip("errors of other ranks") else { return };
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
     let knobs = Knobs::of(folder, MOCK);
-    let rank = join(folder, UniqueId([2; 128]), 0, 1).unwrap();
+    let id = Nccl::open(&libraries(folder)).unwrap().unique_id().unwrap();
+    let rank = join(folder, id, 0, 1).unwrap();
     knobs.set("state", 7);
     rank.communicator.check().unwrap();
     knobs.set("state", 6);

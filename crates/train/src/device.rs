@@ -1,10 +1,12 @@
 //! The devices there are, and the only place that constructs them: all else knows [`Device`] and the names here.
 
+use crate::error::TrainError;
 use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
+use bessemer_cuda::loader::Wanted;
 use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
 use bessemer_ir::plan::Target;
-use bessemer_ir::run::{Alone, Collectives, Device, RunError};
+use bessemer_ir::run::{Collectives, Device, Peers, RunError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -86,9 +88,47 @@ pub enum DeviceError {
     #[error("{device} cannot be used: {source}; `bessemer doctor` says what there is")]
     Gpu { device: DeviceKind, source: GpuError },
     #[error(
-        "{device} cannot be used by {ranks} ranks: sums over ranks on GPUs are not connected yet; use one rank, or cpu"
+        "{device} cannot be used by {ranks} ranks that add over MPI; start them with --device cuda, each of which takes a GPU"
     )]
     Ranks { device: DeviceKind, ranks: usize },
+    #[error(
+        "{device} is one GPU, and there are {ranks} ranks: with --device cuda each takes the GPU of its number on its machine"
+    )]
+    OneGpu { device: DeviceKind, ranks: usize },
+    #[error(
+        "the {ranks} ranks of this machine need a GPU each, and the driver sees {gpus}: start as many ranks as there are GPUs"
+    )]
+    TooFewGpus { ranks: usize, gpus: usize },
+    #[error("cuda cannot be used by {ranks} ranks: {source}; install NCCL ({INSTALL_NCCL}), or use one rank")]
+    Nccl { ranks: usize, source: GpuError },
+}
+
+/// How to get the library of sums between GPUs.
+pub const INSTALL_NCCL: &str = "package libnccl2 of NVIDIA's repository, or pip install nvidia-nccl-cu12 or -cu13";
+
+/// How the device of a rank reaches those of the others.
+pub enum RankLink {
+    /// There are none.
+    Alone,
+    /// By messages of the host.
+    Messages(Arc<dyn Collectives>),
+    /// By a library of the devices.
+    Devices(Arc<dyn Peers>, LocalRank),
+}
+
+/// A rank among those of its machine.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalRank {
+    /// Its number, from 0.
+    pub number: usize,
+    /// How many there are; where the launcher does not say so, at least.
+    pub count: usize,
+}
+
+/// Lets GPUs add over ranks in one order whatever the size of a message, unless the user has chosen how. `false` where this process has
+/// more threads than one already: nothing is set then.
+pub fn fix_order_of_sums() -> bool {
+    bessemer_cuda::nccl::fix_order()
 }
 
 /// Whether a plan cannot be run for lack of a library of the device's.
@@ -238,21 +278,32 @@ impl DeviceOptions {
     /// # Errors
     /// [`DeviceError::Gpu`].
     pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        self.open_rank(Arc::new(Alone::default()))
+        match self.kind {
+            DeviceKind::Cpu => Ok(Arc::new(CpuDevice::new(self.of_cpu()))),
+            DeviceKind::Cuda { index } => Ok(Arc::new(self.open_gpu(index)?)),
+        }
     }
 
-    /// The device of one rank of a job.
+    /// The device of one rank of a job: of GPUs, the one of its number among the ranks of its machine.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn open_rank(&self, collectives: Arc<dyn Collectives>) -> Result<Arc<dyn Device>, DeviceError> {
+    /// [`DeviceError`]; those of the job, while GPUs join.
+    pub fn open_rank(&self, link: RankLink) -> Result<Arc<dyn Device>, TrainError> {
         let device = self.kind;
-        match device {
-            DeviceKind::Cpu => Ok(Arc::new(CpuDevice::of_rank(self.of_cpu(), collectives))),
-            DeviceKind::Cuda { .. } if collectives.ranks() > 1 => {
-                Err(DeviceError::Ranks { device, ranks: collectives.ranks() })
+        match (device, link) {
+            (DeviceKind::Cpu, RankLink::Messages(collectives)) => {
+                Ok(Arc::new(CpuDevice::of_rank(self.of_cpu(), collectives)))
             }
-            DeviceKind::Cuda { index } => Ok(Arc::new(self.open_gpu(index)?)),
+            (DeviceKind::Cuda { .. }, RankLink::Messages(collectives)) => {
+                Err(DeviceError::Ranks { device, ranks: collectives.ranks() }.into())
+            }
+            (DeviceKind::Cuda { index: 0 }, RankLink::Devices(peers, local)) => {
+                Ok(Arc::new(self.open_gpu_of_rank(peers, local)?))
+            }
+            (DeviceKind::Cuda { .. }, RankLink::Devices(peers, _)) => {
+                Err(DeviceError::OneGpu { device, ranks: peers.ranks() }.into())
+            }
+            (_, RankLink::Alone) | (DeviceKind::Cpu, RankLink::Devices(..)) => Ok(self.open()?),
         }
     }
 
@@ -282,13 +333,42 @@ impl DeviceOptions {
         CpuOptions { isa: self.instruction_set.0, threads: self.threads }
     }
 
-    fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
+    fn of_gpu(&self, ordinal: usize) -> CudaOptions {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
         let (tuning, no_epilogues) = (self.tuning.file(), self.no_epilogues);
-        let options = CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues };
-        let device = CudaDevice::open(&options);
-        device.map_err(|source| DeviceError::Gpu { device: self.kind, source })
+        CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues }
     }
+
+    fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
+        CudaDevice::open(&self.of_gpu(ordinal)).map_err(|source| DeviceError::Gpu { device: self.kind, source })
+    }
+
+    fn open_gpu_of_rank(&self, peers: Arc<dyn Peers>, local: LocalRank) -> Result<CudaDevice, TrainError> {
+        let unusable = |source| DeviceError::Gpu { device: self.kind, source };
+        let (ranks, gpus) = (peers.ranks(), CudaDevice::count(&self.gpu_libraries).map_err(unusable)?);
+        // A launcher may have left each rank one GPU of its own.
+        let is_chosen = gpus == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+        if local.count > gpus && !is_chosen {
+            return Err(DeviceError::TooFewGpus { ranks: local.count, gpus }.into());
+        }
+        let options = self.of_gpu(if is_chosen { 0 } else { local.number });
+        CudaDevice::of_rank(&options, peers).map_err(|error| {
+            let source = match error {
+                RunError::Kernel(source) => source.downcast(),
+                error => return error.into(),
+            };
+            match source {
+                Ok(source) if is_of_nccl(&source) => DeviceError::Nccl { ranks, source: *source }.into(),
+                Ok(source) => unusable(*source).into(),
+                Err(source) => RunError::Kernel(source).into(),
+            }
+        })
+    }
+}
+
+/// Whether NCCL is not there.
+fn is_of_nccl(error: &GpuError) -> bool {
+    matches!(error, GpuError::NotFound { library, .. } if *library == Wanted::Nccl.stem())
 }
 
 /// This program's folder of the XDG Base Directory Specification for what can be made again.
@@ -358,9 +438,9 @@ mod tests {
     }
 
     #[test]
-    fn ranks_on_gpus_are_refused() {
+    fn gpus_do_not_add_by_messages() {
         let options = DeviceOptions { kind: DeviceKind::Cuda { index: 1 }, ..DeviceOptions::default() };
-        let error = options.open_rank(Arc::new(TwoRanks)).err().map(|error| error.to_string());
+        let error = options.open_rank(RankLink::Messages(Arc::new(TwoRanks))).err().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.starts_with("cuda:1 cannot be used by 2 ranks")));
         assert_eq!(options.target().name(), options.kind.name());
     }

@@ -37,7 +37,7 @@ pub use checkpoint::{
     load_weights, state_dict_choice,
 };
 pub use convert::{ConvertOptions, Names, convert_weights};
-pub use device::{DeviceError, DeviceKind, DeviceOptions, InstructionSet, Tuning};
+pub use device::{DeviceError, DeviceKind, DeviceOptions, InstructionSet, RankLink, Tuning};
 pub use error::{ErrorKind, TrainError};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};
 pub use events::{Event, EventBody};

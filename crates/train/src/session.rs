@@ -94,7 +94,7 @@ impl TrainSession {
     ) -> Result<Self, TrainError> {
         let options = compile_options(recipe, compute)?;
         let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
-        let device = compute.device.open_rank(group.collectives())?;
+        let device = compute.device.open_rank(group.link())?;
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
         let volatile: Vec<String> =

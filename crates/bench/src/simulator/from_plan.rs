@@ -9,6 +9,7 @@ use bessemer_ir::plan::{KernelCall, Plan, node_cost};
 use bessemer_ir::run::{Alone, Collectives, Executor, RunError};
 use bessemer_ir::{DType, Graph, NodeId, Op, Role, TensorType, Value};
 use bessemer_nn::{Over, accumulator_name};
+use bessemer_train::RankLink;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +159,7 @@ pub(super) fn roofline(plan: &Plan, device: &DeviceDescription) -> Vec<f64> {
 pub fn measured_step(request: &Request, steps: usize) -> Result<StepProfile, MeasureError> {
     let settings = profiled(request.settings);
     let collectives = OneForAll { ranks: settings.ranks, sent: Alone::default() };
-    let device = request.device.open_rank(Arc::new(collectives))?;
+    let device = request.device.open_rank(RankLink::Messages(Arc::new(collectives)))?;
     let mut prepared = Prepared::on(&Request { settings, ..request.clone() }, &*device)?;
     let profile = measured_profile(prepared.executor(), steps, request.batch_size, request.settings.accumulation)?;
     Ok(if request.overlap { profile } else { profile.without_overlap() })

@@ -4,7 +4,7 @@ use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, device_tex
 use crate::args::{Common, SharedStep, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
-use crate::ranks::{Mpi, MpiArgument};
+use crate::ranks::{Mpi, MpiArgument, fix_order};
 use anyhow::Result;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{MeasureError, Progress, Repeat, Request, failed};
@@ -16,7 +16,7 @@ use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::{MpiLauncher, die_with_parent};
 use bessemer_train::events::{BenchResult, ScalingKind};
 use bessemer_train::tasks::metric_schema;
-use bessemer_train::{Group, GroupOptions, StopSignal, TrainError};
+use bessemer_train::{DeviceKind, Group, GroupOptions, StopSignal, TrainError};
 use clap::Args;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ impl Source {
                 ))
                 .into());
             }
-            if several {
+            if several && common.device == DeviceKind::Cpu {
                 MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), options.mpi.family())?;
             }
             return Ok(Source::Fresh { process: Process::new(StopSignal::new())?, mpi: words(&options.mpi) });
@@ -74,7 +74,9 @@ impl Source {
         }
         let job = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         let missing = |ranks: &[usize]| common.notify(&format!("waiting for the ranks {ranks:?}"));
-        let group = Group::join(&placement, &variables, options.mpi.library(), &job, GroupOptions::default(), missing)?;
+        fix_order(common.device, common);
+        let via = (options.mpi.library(), common.device);
+        let group = Group::join(&placement, &variables, via, &job, GroupOptions::default(), missing)?;
         let nodes = group.hosts().iter().collect::<BTreeSet<_>>().len().max(1);
         let there = Ranks { nodes, devices: group.size() / nodes };
         let other = options.scaling.iter().find(|&&ranks| ranks != there && ranks != Ranks::ONE);

@@ -2,7 +2,9 @@ use crate::args::Common;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::doctor::{Examination, RankLauncher, RankReport, examine};
 use bessemer_bench::show;
+use bessemer_cuda::loader::Wanted;
 use bessemer_cuda::probe::GpuReport;
+use bessemer_train::device::INSTALL_NCCL;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -105,6 +107,14 @@ fn gpu_facts(Examination { gpu, cuda, gpu_use, .. }: &Examination) -> Vec<(&'sta
         None => format!("--device {} works; `bessemer gpu-selftest` checks the numbers", gpu_use.device),
         Some(problem) => format!("--device {} does not work: {problem}", gpu_use.device),
     };
+    if no_gpu.is_none() {
+        let nccl = libraries.iter().find(|library| library.name == Wanted::Nccl.stem());
+        let said = match nccl.and_then(|nccl| nccl.version.as_deref()) {
+            Some(version) => format!("NCCL {version}"),
+            None => format!("none: several GPUs need NCCL ({INSTALL_NCCL})"),
+        };
+        facts.push(("ranks by NCCL", said));
+    }
     // Of a machine without a driver the first line says it all.
     if driver.is_some() || !problems.is_empty() {
         facts.push(("GPU use", said));

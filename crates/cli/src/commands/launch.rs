@@ -1,6 +1,6 @@
 use crate::args::{Common, at_least_one};
 use crate::failure::{INTERRUPTED, USAGE, Usage};
-use crate::ranks::{MpiArgument, run_ranks};
+use crate::ranks::{MpiArgument, Start, device_of, run_ranks};
 use anyhow::bail;
 use bessemer_comm::launch::{Placement, process_variables};
 use bessemer_train::StopSignal;
@@ -11,12 +11,13 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer launch -n 2 -- train resnet20-cifar --data shapes --set train.accumulation=2
   bessemer launch -n 4 --mpi mpich -- train bert-base --data text/ --set train.accumulation=8 --out runs/bert
+  bessemer launch -n 8 -- train bert-base --data text/ --device cuda --set train.accumulation=8
   bessemer launch -n 2 --restarts 3 -- train resnet50 --data imagenet/ --set train.accumulation=4 --out runs/resnet50";
 
 /// Start a command on several ranks of this machine
 ///
-/// The ranks are started by the launcher of the MPI that is found, so that none of its flags need be known. On several machines use
-/// mpirun, mpiexec or srun themselves, which `bessemer` recognises.
+/// The ranks are started by the launcher of the MPI that is found, so that none of its flags need be known; with `--device cuda` in the
+/// command here, each with a GPU. On several machines use mpirun, mpiexec, srun or torchrun themselves, which `bessemer` recognises.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -50,7 +51,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let mut restarts = options.restarts;
     let stop = StopSignal::from_system()?;
     loop {
-        let code = run_ranks(options.ranks, &options.mpi, &command, &stop, common)?;
+        let start = Start { ranks: options.ranks, mpi: &options.mpi, device: device_of(&command) };
+        let code = run_ranks(&start, &command, &stop, common)?;
         let may_help = ![0, i32::from(USAGE), i32::from(INTERRUPTED)].contains(&code);
         if restarts == 0 || !may_help || stop.is_raised() {
             std::process::exit(code);

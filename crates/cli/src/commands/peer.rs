@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 }
 
 fn bench(request: &measure::Request, ranks: &RankArguments, common: &Common) -> anyhow::Result<()> {
-    let group = ranks.join(&serde_json::to_string(request)?, common)?;
+    let group = ranks.join(&serde_json::to_string(request)?, request.device.kind, common)?;
     let leads = group.leads();
     if group.size() == 1 {
         return Repeat::here(request).map_err(|error| coded(error.into())).and_then(|repeat| answer(&repeat));

@@ -2,6 +2,7 @@ use crate::args::Common;
 use crate::output::print_json;
 use crate::ranks::RankArguments;
 use bessemer_bench::doctor::RankLink;
+use bessemer_train::DeviceKind;
 use clap::Args;
 
 /// Measure the link between two ranks that a launcher has started; `doctor` calls it
@@ -12,7 +13,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let group = options.ranks.join("probe", common)?;
+    let group = options.ranks.join("probe", DeviceKind::Cpu, common)?;
     let link = group.probe_link();
     group.leave(link.as_ref().err());
     match link? {

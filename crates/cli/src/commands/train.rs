@@ -94,11 +94,13 @@ const SAMPLES: usize = 40;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
-    let group = options.ranks.join(&recipe.to_toml(), common)?;
+    let group = options.ranks.join(&recipe.to_toml(), common.device, common)?;
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }
-    common.tell_emulation(recipe.precision.compute)?;
+    if group.leads() {
+        common.tell_emulation(recipe.precision.compute)?;
+    }
     if options.verbose {
         common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     }

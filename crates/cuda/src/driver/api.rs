@@ -74,6 +74,8 @@ pub(crate) mod function_attribute {
     pub(crate) const REGISTERS: i32 = 4;
 }
 
+/// `CU_MEMHOSTALLOC_DEVICEMAP`
+pub(crate) const MAPPED: u32 = 2;
 /// `CU_STREAM_NON_BLOCKING`
 pub(crate) const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`

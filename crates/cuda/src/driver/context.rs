@@ -1,6 +1,6 @@
 //! A device in use.
 
-use super::{Arena, DeviceInfo, Driver, Event, Handle, Module, Pinned, Stream, Timer};
+use super::{Arena, DeviceInfo, Driver, Event, Flag, Handle, Module, Pinned, Stream, Timer};
 use crate::error::GpuError;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -107,6 +107,14 @@ impl Context {
     /// There is not so much free.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, GpuError> {
         Pinned::new(self, bytes)
+    }
+
+    /// A number of the host that kernels read.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn flag(&self) -> Result<Flag, GpuError> {
+        Flag::new(self)
     }
 
     /// Loads compiled kernels.

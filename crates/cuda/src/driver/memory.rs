@@ -1,9 +1,12 @@
 //! Memory of the device and memory of the host that the device can reach.
 
+use super::api::MAPPED;
 use super::context::Inner;
 use super::{Address, Context};
 use crate::error::GpuError;
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// One piece of the device's memory.
 pub struct Arena(Arc<Memory>);
@@ -12,6 +15,7 @@ pub(super) struct Memory {
     context: Arc<Inner>,
     address: Address,
     bytes: usize,
+    on_host: bool,
 }
 
 /// Part of an arena. It keeps the arena.
@@ -39,7 +43,7 @@ impl Arena {
         // SAFETY: the pointer is to a local address.
         let code = unsafe { (context.driver.api.cuMemAlloc_v2)(&mut address, bytes) };
         context.driver.check("cuMemAlloc", code)?;
-        Ok(Arena(Arc::new(Memory { context, address, bytes })))
+        Ok(Arena(Arc::new(Memory { context, address, bytes, on_host: false })))
     }
 
     /// Size of the arena in bytes.
@@ -59,8 +63,15 @@ impl Arena {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the address is of an allocation, of which this was the last owner.
-        self.context.release("cuMemFree", || unsafe { (self.context.driver.api.cuMemFree_v2)(self.address) });
+        let api = &self.context.driver.api;
+        match self.on_host {
+            true => self.context.release("cuMemFreeHost", || {
+                // SAFETY: the address is of an allocation, of which this was the last owner.
+                unsafe { (api.cuMemFreeHost)(self.address as *mut c_void) }
+            }),
+            // SAFETY: as above.
+            false => self.context.release("cuMemFree", || unsafe { (api.cuMemFree_v2)(self.address) }),
+        }
     }
 }
 
@@ -85,6 +96,38 @@ impl Block {
 
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+}
+
+/// A number of the host, 0 at first, that kernels read where it lies.
+pub struct Flag(Arc<Memory>);
+
+impl Flag {
+    pub(super) fn new(context: &Context) -> Result<Flag, GpuError> {
+        let context = context.0.clone();
+        context.bind()?;
+        let (mut address, bytes) = (std::ptr::null_mut(), size_of::<i32>());
+        // SAFETY: the pointer is to a local pointer.
+        let code = unsafe { (context.driver.api.cuMemHostAlloc)(&mut address, bytes, MAPPED) };
+        context.driver.check("cuMemHostAlloc", code)?;
+        let flag = Flag(Arc::new(Memory { context, address: address as Address, bytes, on_host: true }));
+        flag.set(0);
+        Ok(flag)
+    }
+
+    /// It becomes 1 for all kernels that read it from now on. Nothing is asked of the driver.
+    pub fn raise(&self) {
+        self.set(1);
+    }
+
+    fn set(&self, value: i32) {
+        // SAFETY: the memory is of one `i32`, aligned by the driver, and the host reaches it by atomic stores alone.
+        unsafe { AtomicI32::from_ptr(self.0.address as *mut i32) }.store(value, Ordering::SeqCst);
+    }
+
+    /// As an argument of kernels.
+    pub fn block(&self) -> Block {
+        Block { memory: self.0.clone(), offset: 0, bytes: self.0.bytes }
     }
 }
 

@@ -12,7 +12,7 @@ mod timer;
 
 pub use context::Context;
 pub use graph::Graph;
-pub use memory::{Arena, Block, Pinned};
+pub use memory::{Arena, Block, Flag, Pinned};
 pub use module::{Argument, Function, Module};
 pub use stream::Stream;
 pub use timer::{Event, Timer};

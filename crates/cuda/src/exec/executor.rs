@@ -5,6 +5,7 @@ use super::groups::{Tabled, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::state::CudaState;
+use super::sums::{Exchange, Exchanges, Sums, check_ranks};
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
 use crate::cublaslt::{Epilogue, Operands, Prepared, Product};
 use crate::cudnn::{Bound, Plan as CudnnPlan};
@@ -12,7 +13,9 @@ use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{Bias, Fused, Group, KIND, Lowered, Place, Step, Unit, replaces_state, units, units_alone};
+use crate::lower::{
+    Bias, Fused, Group, KIND, Lowered, Place, Step, Unit, message_of, replaces_state, units, units_alone,
+};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{KernelCall, KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
@@ -43,6 +46,8 @@ pub(super) enum BoundStep {
     Convolution(Bound),
     Zero(Block),
     Copy(Block, Block),
+    Exchange(Arc<Exchange>),
+    Await(Arc<Exchange>),
 }
 
 /// A kernel call, or several that are launched as one, with the memory of their operands.
@@ -84,6 +89,8 @@ pub(super) struct Shared<'a> {
     reports: Block,
     pub(super) halt: Block,
     workspace: Block,
+    /// Messages of sums over ranks, by the nodes that send them.
+    exchanges: Exchanges,
 }
 
 /// A call whose indices may be out of range.
@@ -166,6 +173,8 @@ pub(super) struct CudaExecutor {
     gpu: Arc<Gpu>,
     /// Reports and scalars, scratch memory of libraries, and tables of groups.
     _small: [Allocation; 3],
+    /// Messages of sums over ranks.
+    _messages: Option<Allocation>,
 }
 
 fn on_gpu(state: &Arc<dyn StateStore>) -> Result<&CudaState, RunError> {
@@ -204,14 +213,15 @@ impl CudaExecutor {
     /// Compiles what the plan needs, allocates the arena, zeroed, and fills in constants.
     ///
     /// # Errors
-    /// A plan for another target; state that the store does not have, or of another device; no memory; a kernel that does not
-    /// compile, or a convolution that cuDNN has no engine for.
+    /// A plan for another target or number of ranks; state that the store does not have, or of another device; no memory; a kernel
+    /// that does not compile, or a convolution that cuDNN has no engine for.
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         plan: Plan,
         state: Arc<dyn StateStore>,
         binding: &StateBinding<'_>,
     ) -> Result<CudaExecutor, RunError> {
+        check_ranks(&plan, gpu.ranks())?;
         let store = on_gpu(&state)?;
         if !store.is_of(gpu) {
             return Err(RunError::ForeignState { device: KIND });
@@ -239,14 +249,14 @@ impl CudaExecutor {
         let units = if gpu.eager { units_alone(&plan) } else { units(&plan) };
         let calls = units.into_iter().map(|Unit { calls, group }| planned(&plan.calls[calls], group));
         let mut calls = calls.collect::<Result<Vec<_>, RunError>>()?;
-        let halting = Halting::new(&plan, reports.len());
+        let halting = Halting::new(&plan, reports.len(), gpu.ranks());
         if halting.is_some() {
             let reporting: Vec<_> = calls.iter().map(|call| (call.call, call.report.is_some())).collect();
             let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
                 // A product cannot be kept from writing.
                 call.fused = false;
-                call.guarded = Some((call.own_kernels().map(Kernel::unless_halted).collect(), looks));
+                call.guarded = Some((call.guardable_kernels().map(Kernel::unless_halted).collect(), looks));
             }
         }
         let all = || once_calls.iter().chain(&calls);
@@ -257,6 +267,9 @@ impl CudaExecutor {
         let arena = allocate("the plan's arena", plan.arena_bytes)?;
         let workspace = allocate("scratch memory of libraries", all().map(Planned::workspace).max().unwrap_or(0))?;
         let tables = allocate("tables of groups", tables_end)?;
+        let sent: Vec<(NodeId, usize, DType)> = all().filter_map(Planned::message).collect();
+        let bytes = sent.iter().map(|(_, bytes, _)| bytes.next_multiple_of(plan.alignment)).sum();
+        let messages = (bytes > 0).then(|| allocate("messages of sums over ranks", bytes)).transpose()?;
         let names = plan.graph.outputs().iter().filter(|(_, v)| is_scalar(plan.graph.ty(*v)));
         let names: Vec<&String> = names.map(|(name, _)| name).collect();
         let scalars_at = reports.len() * REPORT_BYTES + HALT_BYTES;
@@ -276,6 +289,7 @@ impl CudaExecutor {
                 reports: gathered.part(0, reports.len() * REPORT_BYTES)?,
                 halt: gathered.part(reports.len() * REPORT_BYTES, HALT_BYTES)?,
                 workspace: workspace.all()?,
+                exchanges: Exchange::all(&gpu.context, &sent, messages.as_ref(), plan.alignment)?,
             })
         };
         let shared = shared().map_err(failed)?;
@@ -342,12 +356,18 @@ impl CudaExecutor {
             recorded: [Recorded::Not, Recorded::Not],
             gpu: Arc::clone(gpu),
             _small: [small, workspace, tables],
+            _messages: messages,
             plan,
         })
     }
 
     /// Gives work to the stream with the invariant values computed, and notes what it replaces.
     fn running<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
+        let gpu = Arc::clone(&self.gpu);
+        gpu.with_ranks(|| self.running_alone(work))
+    }
+
+    fn running_alone<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
         let state = Arc::clone(&self.state);
         let store = on_gpu(&state)?;
         let gpu = Arc::clone(&self.gpu);
@@ -383,6 +403,8 @@ impl CudaExecutor {
             BoundStep::Convolution(bound) => bound.launch(stream),
             BoundStep::Zero(block) => stream.fill(block, 0),
             BoundStep::Copy(from, to) => stream.copy(from, to),
+            BoundStep::Exchange(exchange) => self.gpu.sums.as_ref().map_or(Ok(()), |sums| sums.start(stream, exchange)),
+            BoundStep::Await(exchange) => exchange.wait(stream),
         }
     }
 
@@ -410,6 +432,10 @@ impl CudaExecutor {
         if let Recorded::Ran = self.recorded[number] {
             let graph = self.gpu.stream.capture(|| self.launch_all(phase))?;
             self.recorded[number] = Recorded::As(graph);
+        }
+        if let Some(sums) = &self.gpu.sums {
+            let begun = self.due(phase).flat_map(|call| &call.steps);
+            sums.peers().begun(begun.filter(|step| matches!(step, BoundStep::Exchange(_))).count() as u32);
         }
         match &self.recorded[number] {
             Recorded::As(graph) => graph.launch(&self.gpu.stream),
@@ -476,6 +502,12 @@ impl CudaExecutor {
     fn find_in_calls(&self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         let graph = &self.plan.graph;
         for call in self.due(phase) {
+            match graph.node(call.nodes[0]).op {
+                // The other ranks need not search as far, and do not answer.
+                Op::AllReduceStart(_) => continue,
+                Op::AllReduce(_) | Op::AllReduceWait(_) => return Ok(None),
+                _ => {}
+            }
             let input_ranges = |&node: &NodeId| {
                 let inputs = graph.node(node).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
                 inputs.map(|&v| Ok(self.range(v)?.0)).collect::<Result<Vec<_>, RunError>>()
@@ -497,6 +529,15 @@ impl CudaExecutor {
     }
 }
 
+impl Drop for CudaExecutor {
+    fn drop(&mut self) {
+        // What NCCL recorded must not be released behind a communicator that was aborted.
+        if self.gpu.sums.as_ref().is_some_and(Sums::has_failed) {
+            std::mem::forget(std::mem::replace(&mut self.recorded, [Recorded::Not, Recorded::Not]));
+        }
+    }
+}
+
 /// An index out of range, and the operation that met it.
 #[derive(Debug, thiserror::Error)]
 #[error("{node}: {problem}")]
@@ -515,6 +556,7 @@ fn prepare_memory(shared: &Shared<'_>, gathered: &Block) -> Result<(), GpuError>
     gpu.stream.fill(&memory.arena.all()?, 0)?;
     gpu.stream.fill(gathered, 0)?;
     gpu.stream.fill(&shared.reports, 0xff)?;
+    shared.exchanges.values().try_for_each(|exchange| gpu.stream.fill(exchange.message(), 0))?;
     for id in plan.graph.ids() {
         if let Op::Constant(constant) = &plan.graph.node(id).op {
             gpu.stream.upload(&constant_bytes(constant), &memory.value(plan, Value { node: id, output: 0 })?)?;
@@ -564,20 +606,32 @@ impl<'a> Planned<'a> {
         self.lowered.steps_of(self.fused)
     }
 
-    /// Kernels of its launches as they were lowered.
-    fn own_kernels(&self) -> impl Iterator<Item = &Kernel> {
+    /// Kernels of its launches as they were lowered, and whether they may be guarded: those that set the halt may not.
+    fn own_kernels(&self) -> impl Iterator<Item = (&Kernel, bool)> {
         let alone = self.steps().iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
-            Step::Launch { kernel, .. } => Some(kernel),
+            Step::Launch { kernel, operands } => Some((kernel, !operands.contains(&Place::Halt))),
             _ => None,
         });
-        self.group.iter().map(Tabled::kernel).chain(alone)
+        self.group.iter().map(|group| (group.kernel(), true)).chain(alone)
+    }
+
+    fn guardable_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.own_kernels().filter_map(|(kernel, may_be_guarded)| may_be_guarded.then_some(kernel))
     }
 
     /// Kernels that it launches.
     fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
         let guarded = self.guarded.iter().flat_map(|(kernels, _)| kernels);
-        let own = self.own_kernels().filter(|_| self.guarded.is_none());
-        guarded.chain(own).map(|kernel| (kernel.name.as_str(), kernel))
+        let own = self.own_kernels().filter(|(_, may_be_guarded)| self.guarded.is_none() || !may_be_guarded);
+        guarded.chain(own.map(|(kernel, _)| kernel)).map(|kernel| (kernel.name.as_str(), kernel))
+    }
+
+    /// The message that it sends: its node, bytes and type of elements.
+    fn message(&self) -> Option<(NodeId, usize, DType)> {
+        self.lowered.steps.iter().find_map(|step| match *step {
+            Step::Exchange { elements, ty } => Some((self.call.node, elements * ty.size(), ty)),
+            _ => None,
+        })
     }
 
     /// Bytes that its calls of libraries need.
@@ -591,11 +645,15 @@ impl<'a> Planned<'a> {
         let Planned { call, nodes, lowered, group, fused, convolutions, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
+        let exchange = || &shared.exchanges[&message_of(&plan.graph, call.node)];
         let place = |place: &Place| match *place {
             Place::Input(input) => memory.value(plan, node.inputs[input]),
             Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
             Place::Scratch { offset, bytes } => memory.arena.block(call.scratch.0 + offset, bytes),
             Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
+            Place::Message { .. } => Ok(exchange().message().clone()),
+            Place::Lost => Ok(gpu.sums.as_ref().map_or_else(|| shared.halt.clone(), Sums::lost)),
+            Place::Halt => Ok(shared.halt.clone()),
         };
         let mut convolutions = convolutions.into_iter();
         let guarded_group =
@@ -607,7 +665,8 @@ impl<'a> Planned<'a> {
         let bind = |step: &Step| match step {
             Step::Launch { kernel, operands } => {
                 let mut blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
-                let guarded = kernels.as_mut().map(|kernels| kernels.next().expect("a kernel for each launch"));
+                let guarded = kernels.as_mut().filter(|_| !operands.contains(&Place::Halt));
+                let guarded = guarded.map(|kernels| kernels.next().expect("a kernel for each launch"));
                 if guarded.is_some() {
                     blocks.push(shared.halt.clone());
                 }
@@ -632,6 +691,8 @@ impl<'a> Planned<'a> {
                 Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], workspace)?))
             }
             Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
+            Step::Exchange { .. } => Ok(BoundStep::Exchange(exchange().clone())),
+            Step::Await => Ok(BoundStep::Await(exchange().clone())),
         };
         let own = match group {
             Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
@@ -703,7 +764,7 @@ impl Executor for CudaExecutor {
     }
 
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {
-        feeds.iter().try_for_each(|(name, bytes)| {
+        let feed = |(name, bytes): &(&str, &[u8])| {
             let known = || self.feeds.keys().map(String::as_str);
             let Tensor { block, ty, .. } =
                 self.feeds.get(*name).ok_or_else(|| RunError::no_such_name("feed", name, known()))?;
@@ -713,7 +774,8 @@ impl Executor for CudaExecutor {
             }
             let _order = self.gpu.lock();
             self.gpu.stream.upload(bytes, block).map_err(failed)
-        })
+        };
+        self.gpu.with_ranks(|| feeds.iter().try_for_each(feed))
     }
 
     fn compute_invariants(&mut self) -> Result<(), RunError> {
@@ -744,7 +806,10 @@ impl Executor for CudaExecutor {
         }
         let number = (step % KEPT_RESULTS) as usize;
         let slot = &mut self.slots[number];
-        slot.arrived.synchronize().map_err(failed)?;
+        self.gpu.with_ranks(|| slot.arrived.synchronize().map_err(failed))?;
+        if let Some(sums) = self.gpu.sums.as_ref().filter(|_| step + 1 == self.steps) {
+            sums.peers().done();
+        }
         let mut gathered = vec![0; slot.memory.bytes()];
         slot.memory.read(0, &mut gathered).map_err(failed)?;
         let (reports, rest) = gathered.split_at(self.reports.len() * REPORT_BYTES);

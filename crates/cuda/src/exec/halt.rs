@@ -25,9 +25,9 @@ pub(super) struct Halting {
 
 impl Halting {
     /// `None` for a plan that replaces no state, or whose steps do not fail.
-    pub(super) fn new(plan: &Plan, reports: usize) -> Option<Halting> {
+    pub(super) fn new(plan: &Plan, reports: usize, ranks: usize) -> Option<Halting> {
         let has_output = plan.graph.find_output(HALT).is_some();
-        if plan.graph.updates().is_empty() || reports == 0 && !has_output {
+        if plan.graph.updates().is_empty() || reports == 0 && !has_output && ranks == 1 {
             return None;
         }
         let into_state = |to: Location| matches!(to, Location::State(_));

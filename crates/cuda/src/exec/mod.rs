@@ -6,6 +6,7 @@ mod groups;
 mod halt;
 mod ledger;
 mod state;
+mod sums;
 mod tuning;
 
 use crate::cubins::CubinCache;
@@ -19,7 +20,7 @@ use crate::lower::{CudaTarget, KIND};
 use crate::nvrtc::Nvrtc;
 use bessemer_ir::plan::{Plan, Target};
 use bessemer_ir::run::{
-    Device, DeviceLimits, DeviceProperties, Executor, RunError, StateBinding, StateLayout, StateStore,
+    Device, DeviceLimits, DeviceProperties, Executor, Peers, RunError, StateBinding, StateLayout, StateStore,
 };
 use engines::Engines;
 use executor::CudaExecutor;
@@ -28,6 +29,7 @@ use state::CudaState;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use sums::Sums;
 
 /// Which GPU, and where what it needs is found and kept.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct CudaDevice {
 
 /// What executors and states of a device share.
 struct Gpu {
+    /// Of one rank among several.
+    sums: Option<Sums>,
     stream: Stream,
     /// Held by whoever gives work to the stream, so that steps do not mix.
     order: Mutex<()>,
@@ -86,6 +90,12 @@ fn failed(error: GpuError) -> RunError {
     RunError::Kernel(Box::new(error))
 }
 
+impl From<GpuError> for RunError {
+    fn from(error: GpuError) -> RunError {
+        failed(error)
+    }
+}
+
 impl CudaDevice {
     /// Opens a GPU and the compiler of its kernels. Libraries of products and convolutions are opened by the first plan that
     /// needs them.
@@ -93,26 +103,29 @@ impl CudaDevice {
     /// # Errors
     /// The driver, the compiler or the GPU is not there, or they do not fit together.
     pub fn open(options: &CudaOptions) -> Result<CudaDevice, GpuError> {
-        let libraries = Libraries::find(Places::of_process(&options.gpu_libraries));
-        let driver = Driver::open(&libraries.require(Wanted::Driver)?.path)?;
-        libraries.check_versions(Some(driver.version()))?;
-        let context = Context::new(&driver, options.ordinal)?;
-        let name = format!("{}, driver {}", context.info().name, driver.version());
-        let gpu = Gpu {
-            stream: context.stream()?,
-            order: Mutex::new(()),
-            eager: options.eager,
-            no_epilogues: options.no_epilogues,
-            modules: Mutex::default(),
-            products: OnceLock::new(),
-            convolutions: OnceLock::new(),
-            engines: Engines::new(options.tuning.clone(), name),
-            nvrtc: Nvrtc::open(&libraries)?,
-            cache: CubinCache::new(&options.cubins),
-            libraries,
-            ledger: Ledger::default(),
-            context,
-        };
+        Ok(Self::of(Gpu::open(options)?))
+    }
+
+    /// The device of one rank of a job, which joins those of the others by NCCL and waits for them.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::open`]; NCCL is not there or refuses; the job fails.
+    pub fn of_rank(options: &CudaOptions, peers: Arc<dyn Peers>) -> Result<CudaDevice, RunError> {
+        let mut gpu = Gpu::open(options)?;
+        gpu.sums = Some(Sums::join(&gpu.libraries, &gpu.context, peers)?);
+        Ok(Self::of(gpu))
+    }
+
+    /// Number of GPUs that the driver sees.
+    ///
+    /// # Errors
+    /// The driver is not there, or does not work.
+    pub fn count(gpu_libraries: &[PathBuf]) -> Result<usize, GpuError> {
+        let libraries = Libraries::find(Places::of_process(gpu_libraries));
+        Driver::open(&libraries.require(Wanted::Driver)?.path)?.device_count()
+    }
+
+    fn of(gpu: Gpu) -> CudaDevice {
         let info = gpu.context.info();
         let properties = DeviceProperties {
             kind: KIND,
@@ -122,7 +135,7 @@ impl CudaDevice {
             threads: 1,
             has_bf16: info.capability[0] >= 8,
         };
-        Ok(CudaDevice { gpu: Arc::new(gpu), properties })
+        CudaDevice { gpu: Arc::new(gpu), properties }
     }
 
     /// Opens the libraries of products and convolutions, which plans open when they need them.
@@ -190,6 +203,35 @@ impl Device for CudaDevice {
 }
 
 impl Gpu {
+    fn open(options: &CudaOptions) -> Result<Gpu, GpuError> {
+        let libraries = Libraries::find(Places::of_process(&options.gpu_libraries));
+        let driver = Driver::open(&libraries.require(Wanted::Driver)?.path)?;
+        libraries.check_versions(Some(driver.version()))?;
+        let context = Context::new(&driver, options.ordinal)?;
+        let name = format!("{}, driver {}", context.info().name, driver.version());
+        Ok(Gpu {
+            sums: None,
+            stream: context.stream()?,
+            order: Mutex::new(()),
+            eager: options.eager,
+            no_epilogues: options.no_epilogues,
+            modules: Mutex::default(),
+            products: OnceLock::new(),
+            convolutions: OnceLock::new(),
+            engines: Engines::new(options.tuning.clone(), name),
+            nvrtc: Nvrtc::open(&libraries)?,
+            cache: CubinCache::new(&options.cubins),
+            libraries,
+            ledger: Ledger::default(),
+            context,
+        })
+    }
+
+    /// Number of ranks that add.
+    fn ranks(&self) -> usize {
+        self.sums.as_ref().map_or(1, Sums::ranks)
+    }
+
     /// Keeps everyone else from giving work to the stream until the guard is dropped.
     fn lock(&self) -> MutexGuard<'_, ()> {
         locked(&self.order)

@@ -68,6 +68,21 @@ impl StateStore for CudaState {
         Ok(())
     }
 
+    fn take_from_first(&self, name: &str) -> Result<bool, RunError> {
+        let number = self.layout.number(name)?;
+        let Some(sums) = &self.gpu.sums else { return Ok(false) };
+        let block = self.block(number)?;
+        self.gpu.with_ranks(|| {
+            let _order = self.gpu.lock();
+            sums.peers().begun(1);
+            sums.take_from_first(&self.gpu.stream, &block).map_err(failed)?;
+            self.gpu.stream.synchronize().map_err(failed)?;
+            sums.peers().done();
+            self.changed(number);
+            Ok(true)
+        })
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -24,6 +24,13 @@ pub(crate) fn look(reports: usize) -> Kernel {
     for_each("look", parameters, 1, &text)
 }
 
+/// Halts if the first `i32` of `lost`, memory of the host, is not 0: a sum over ranks that was waited for is none.
+pub(crate) fn look_at_ranks() -> Kernel {
+    let parameters = vec![Parameter::input("lost", DType::I32, 1), halt()];
+    let text = "if (*(const volatile int*)lost != 0 && halt[0] == 0) halt[0] = halt[1] + 1;\n";
+    for_each("look_at_ranks", parameters, 1, text)
+}
+
 /// Counts a step, which halts if the number that it is given, `f32`, is not 0.
 pub(crate) fn end(is_given: bool) -> Kernel {
     let value = is_given.then(|| Parameter::input("value", DType::F32, 1));

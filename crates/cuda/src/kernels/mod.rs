@@ -1,6 +1,7 @@
 //! Text of kernels that are written by hand, for what is no fusion: a file for each family. Sums are added in a fixed order.
 
 pub(crate) mod attention;
+pub(crate) mod collective;
 pub(crate) mod copies;
 pub(crate) mod detection;
 pub(crate) mod halt;

@@ -1,6 +1,7 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+mod collective;
 mod epilogue;
 mod groups;
 mod moves;
@@ -9,6 +10,7 @@ mod region;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use collective::message_of;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 pub(crate) use product::is_plain_attention;
 
@@ -121,9 +123,19 @@ pub(crate) enum Place {
     /// An output of the node.
     Output(usize),
     /// A part of the node's scratch memory.
-    Scratch { offset: usize, bytes: usize },
+    Scratch {
+        offset: usize,
+        bytes: usize,
+    },
     /// Where kernels report an index that is out of range.
     Report,
+    /// The message of the sum over ranks that the node starts or waits for, of so many bytes.
+    Message {
+        bytes: usize,
+    },
+    /// What says that a rank is lost, and the halt.
+    Lost,
+    Halt,
 }
 
 /// Work that is given to a stream at once.
@@ -136,6 +148,10 @@ pub(crate) enum Step {
     Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
     /// Zeros.
     Zero(Place),
+    /// The node's message is added to those of the other ranks, beside what follows.
+    Exchange { elements: usize, ty: DType },
+    /// What follows waits for that.
+    Await,
 }
 
 /// What a product adds to its result, and what becomes of the sum.
@@ -277,6 +293,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         | Op::Conv2dDataGrad(_)
         | Op::Conv2dWeightGrad(_)
         | Op::ConvWithPrologue(_)
+        | Op::ConvThenDepthwise(_)
         | Op::Limited(_) => product::lower(&node.op, &types),
         Op::Transpose(op) => Ok(moves::transpose(op, &types)),
         Op::Slice(op) => Ok(moves::slice(op, &types, &node.outputs[0])),
@@ -359,8 +376,23 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
             let work = kernels::detection::work(&node.op, &types)?.ok_or(Unsupported::NoKernel)?;
             Ok(Lowered::of(work, node.outputs.len()))
         }
-        Op::ConvThenDepthwise(_) | Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_) => {
-            Err(Unsupported::NoKernel)
+        Op::AllReduce(op) => {
+            let message = collective::message(types.iter().copied(), op.wire);
+            let mut lowered = Lowered::named("sum over ranks");
+            lowered.start_sum(&message);
+            lowered.finish_sum(&message);
+            Ok(lowered)
+        }
+        Op::AllReduceStart(start) => {
+            let mut lowered = Lowered::named("start of a sum over ranks");
+            lowered.start_sum(&collective::message(types.iter().copied(), start.op.wire));
+            Ok(lowered)
+        }
+        Op::AllReduceWait(_) => {
+            let mut lowered = Lowered::named("wait for a sum over ranks");
+            let wire = collective::wire_of(graph, node.inputs[0].node)?;
+            lowered.finish_sum(&collective::message(node.outputs.iter(), wire));
+            Ok(lowered)
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::kernels::attention::{self, plain, tensor_cores};
 use crate::kernels::copies::first_items;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 use bessemer_ir::ops::conv::{self, Conv2d};
+use bessemer_ir::ops::conv_then_depthwise::Activation;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
@@ -69,6 +70,18 @@ impl Lowered {
             let region = scaled(&types[0].shape, &types[2].shape, prologue.relu);
             region::launch(self, &region, &[DType::F32; 3], &[inputs[0], inputs[2], inputs[3]], &[x])?;
             return self.contract(&prologue.op, &types[..2], &[x, inputs[1]], target);
+        }
+        if let Op::ConvThenDepthwise(chain) = op {
+            let between = chain.between(types)?;
+            let [product, between_at] = [0, 1].map(|_| self.scratch(between.bytes()));
+            let first = Op::Conv2d(chain.first);
+            self.contract(&first, &types[..2], &inputs[..2], ProductTarget::F32(Some(product)))?;
+            let region = activated(&between.shape, chain.activation);
+            region::launch(self, &region, &[DType::F32; 2], &[product, inputs[3]], &[between_at])?;
+            let depthwise = Op::Conv2d(chain.depthwise);
+            let result = self.contract(&depthwise, &[&between, types[2]], &[between_at, inputs[2]], target)?;
+            self.flops = op.rule().contraction_flops(types);
+            return Ok(result);
         }
         let (a, b) = (&types[0].shape, &types[1].shape);
         match op.product().ok_or(Unsupported::NoKernel)? {
@@ -201,6 +214,27 @@ fn scaled(shape: &Shape, scales: &Shape, relu: bool) -> Fusion {
         rows,
         cols: shape.cols(),
         loads: vec![IndexMap::full(rows), if images > 1 { by_image } else { by_column }, by_column],
+        program,
+        outputs: vec![FusionOutput::Store { reg, ty: TensorType::f32(shape.clone()) }],
+    }
+}
+
+/// `f(x + bias)` by columns.
+fn activated(shape: &Shape, activation: Activation) -> Fusion {
+    let mut program = vec![Instr::Load(0), Instr::Load(1), Instr::Binary(BinaryKind::Add, 0, 1)];
+    match activation {
+        Activation::None => (),
+        Activation::Relu => program.push(Instr::Unary(UnaryKind::Relu, 2)),
+        Activation::Swish => {
+            program.extend([Instr::Unary(UnaryKind::Sigmoid, 2), Instr::Binary(BinaryKind::Mul, 2, 3)]);
+        }
+    }
+    let (reg, rows) = (program.len() as u16 - 1, shape.rows());
+    Fusion {
+        producer: None,
+        rows,
+        cols: shape.cols(),
+        loads: vec![IndexMap::full(rows), IndexMap { row_div: 1, row_mod: 1, by_col: true }],
         program,
         outputs: vec![FusionOutput::Store { reg, ty: TensorType::f32(shape.clone()) }],
     }

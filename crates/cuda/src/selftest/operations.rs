@@ -110,10 +110,13 @@ fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, Ker
         let Step::Launch { kernel, operands } = step else {
             return Err(KernelError("a step of it is no launch".to_owned()));
         };
+        if operands.iter().any(|place| matches!(place, Place::Message { .. } | Place::Lost | Place::Halt)) {
+            return Err(KernelError("it needs other ranks".to_owned()));
+        }
         let mut operand = |place: &Place| match *place {
             Place::Input(input) => Operand::Input(input),
             Place::Output(output) => Operand::Output(output),
-            Place::Report => Operand::Output(1),
+            Place::Report | Place::Message { .. } | Place::Lost | Place::Halt => Operand::Output(1),
             Place::Scratch { offset, bytes } => {
                 let known = offsets.iter().position(|&known| known == offset);
                 Operand::Scratch(known.unwrap_or_else(|| {

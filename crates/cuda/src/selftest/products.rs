@@ -128,7 +128,8 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
         equal(&name, &setup.run(product, Epilogue::Nothing)?, &setup.reference(product), figures)?;
     }
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
-    let activations: [(&str, Activation, fn(f64) -> f64); 3] = [
+    type Function = fn(f64) -> f64;
+    let activations: [(&str, Activation, Function); 3] = [
         ("bias", Activation::Nothing, |y| y),
         ("bias and ReLU", Activation::Relu, |y| y.max(0.0)),
         ("bias and GELU", Activation::Gelu, gelu_tanh),

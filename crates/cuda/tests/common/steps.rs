@@ -10,10 +10,13 @@ use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
 use bessemer_ir::rules::Rules;
-use bessemer_ir::run::{Device, Executor, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32};
+use bessemer_ir::run::{
+    Device, Executor, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32, write_i32,
+};
 use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, philox};
 use bessemer_models::Model;
-use bessemer_nn::initialise;
+use bessemer_nn::builder::MICRO_STEP;
+use bessemer_nn::{STOP, initialise};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +79,7 @@ pub(crate) fn content(name: &str, ty: &TensorType, most: usize, batch: usize) ->
     let uniform = |i: usize| philox::uniform(name.len() as u64, batch as u32, 3, i as u64);
     let of = |i: usize| match ty.dtype {
         DType::F32 if name.ends_with("weights") => 1.0f32.to_ne_bytes().to_vec(),
+        DType::F32 if name == STOP => 0.0f32.to_ne_bytes().to_vec(),
         DType::F32 => philox::normal(7, batch as u32, 4, i as u64).to_ne_bytes().to_vec(),
         DType::I32 => ((uniform(i) * most as f32) as i32).to_ne_bytes().to_vec(),
         DType::U8 => vec![(uniform(i) * 256.0) as u8],
@@ -139,17 +143,17 @@ impl Run {
     };
 }
 
-/// Submits a step, in which something may go wrong.
+/// Submits a step of these micro-batches, in which something may go wrong.
 fn submit(
     executor: &mut dyn Executor,
     model: &Model,
-    micro_batches: std::ops::Range<usize>,
+    micro_batches: &[usize],
     trouble: Trouble,
     feed: Feed<'_>,
 ) -> Ticket {
-    for micro_batch in micro_batches.clone() {
-        let is_last = micro_batch + 1 == micro_batches.end;
-        let is_bad = if trouble == Trouble::Index { micro_batch == micro_batches.start } else { is_last };
+    for (round, &micro_batch) in micro_batches.iter().enumerate() {
+        let is_last = round + 1 == micro_batches.len();
+        let is_bad = if trouble == Trouble::Index { round == 0 } else { is_last };
         let bad = trouble.feed().filter(|_| is_bad);
         feed_all(executor, model, micro_batch, &|name, ty, batch| match bad {
             Some((bad, number)) if bad == name => number.repeat(ty.shape.elements()),
@@ -165,13 +169,28 @@ fn submit(
 /// Trains a model. Where a step fails before each of those that count, a device that runs in the background has another one queued
 /// behind it.
 fn train(device: &dyn Device, target: &dyn Target, model: &Model, run: &Run, feed: Feed<'_>) -> Outcome {
+    train_rank(device, target, model, run, (0, 1), feed)
+}
+
+/// The same as number `rank` of `ranks`, which share the micro-batches of each step.
+pub(crate) fn train_rank(
+    device: &dyn Device,
+    target: &dyn Target,
+    model: &Model,
+    run: &Run,
+    (rank, ranks): (usize, usize),
+    feed: Feed<'_>,
+) -> Outcome {
     let (mut executor, state) = load(device, target, model, run.precision);
+    if state.layout().number(MICRO_STEP).is_ok() {
+        write_i32(&*state, MICRO_STEP, &[rank as i32]).unwrap();
+    }
     let executor = &mut *executor;
     let mut scalars = Vec::new();
     for step in 0..run.steps {
-        let micro_batches = step * run.micro_batches..(step + 1) * run.micro_batches;
-        let submit =
-            |executor: &mut dyn Executor, trouble| submit(executor, model, micro_batches.clone(), trouble, feed);
+        let all = step * run.micro_batches..(step + 1) * run.micro_batches;
+        let micro_batches: Vec<usize> = all.skip(rank).step_by(ranks).collect();
+        let submit = |executor: &mut dyn Executor, trouble| submit(executor, model, &micro_batches, trouble, feed);
         if run.trouble != Trouble::Nothing {
             let bad = submit(executor, run.trouble);
             let behind = (device.properties().kind == "cuda").then(|| submit(executor, Trouble::Nothing));
@@ -275,26 +294,45 @@ pub(crate) fn launches(test: &str, model: &Model, precision: DType, feed: Feed<'
     }))
 }
 
-/// Trains on both devices and compares: scalars, and each tensor of the state relative to its largest element. What the GPU made.
+/// Trains on both devices and compares. What the GPU made.
 pub(crate) fn compare(test: &str, model: &Model, run: &Run, feed: Feed<'_>) -> Option<Outcome> {
     let actual = on_gpu(test, model, run, feed)?;
     let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
     let expected = train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, run, feed);
-    let (mut scalars, mut tensors) = (Worst::default(), Worst::default());
-    for (step, (expected, actual)) in expected.scalars.iter().zip(&actual.scalars).enumerate() {
-        assert!(expected.iter().map(|(name, _)| name).eq(actual.iter().map(|(name, _)| name)));
-        for ((name, x), (_, y)) in expected.iter().zip(actual) {
-            scalars.note((x - y).abs() / x.abs().max(1e-3), || format!("{name} of step {step}, {y} for {x},"));
-        }
-    }
-    assert!(expected.state.keys().eq(actual.state.keys()));
-    for (name, x) in &expected.state {
-        let largest = x.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
-        for (x, y) in x.iter().zip(&actual.state[name]) {
-            tensors.note((x - y).abs() / largest, || name.clone());
-        }
-    }
-    scalars.check(test, run.of_scalars);
-    tensors.check(test, run.of_state);
+    expected.agrees(test, &actual, run, |_| true);
     Some(actual)
+}
+
+impl Outcome {
+    /// Whether scalars, and tensors of the state that count, have the same bits.
+    pub(crate) fn is_as(&self, other: &Outcome, counts: impl Fn(&str) -> bool) -> bool {
+        let state = |outcome: &Outcome| {
+            let counted = outcome.state.iter().filter(|(name, _)| counts(name));
+            counted.map(|(name, content)| (name.clone(), content.clone())).collect::<Vec<_>>()
+        };
+        self.scalars == other.scalars && state(self) == state(other)
+    }
+
+    /// Compares scalars, and each tensor of the state that counts, relative to its largest element.
+    pub(crate) fn agrees(&self, test: &str, actual: &Outcome, run: &Run, counts: impl Fn(&str) -> bool) {
+        let (mut scalars, mut tensors) = (Worst::default(), Worst::default());
+        for (step, (expected, actual)) in self.scalars.iter().zip(&actual.scalars).enumerate() {
+            // Several ranks also tell each other of a wish to stop.
+            let actual = actual.iter().filter(|(name, _)| name != STOP);
+            assert!(expected.iter().map(|(name, _)| name).eq(actual.clone().map(|(name, _)| name)));
+            for ((name, x), (_, y)) in expected.iter().zip(actual) {
+                scalars.note((x - y).abs() / x.abs().max(1e-3), || format!("{name} of step {step}, {y} for {x},"));
+            }
+        }
+        let counted = |outcome: &Outcome| outcome.state.keys().filter(|name| counts(name)).cloned().collect::<Vec<_>>();
+        assert_eq!(counted(self), counted(actual));
+        for (name, x) in self.state.iter().filter(|(name, _)| counts(name)) {
+            let largest = x.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+            for (x, y) in x.iter().zip(&actual.state[name]) {
+                tensors.note((x - y).abs() / largest, || name.clone());
+            }
+        }
+        scalars.check(test, run.of_scalars);
+        tensors.check(test, run.of_state);
+    }
 }

@@ -1,5 +1,6 @@
 // Stands in for libcuda.so.1: the device's memory is the host's, kernels are what the mock of NVRTC compiled. All state
-// but the number of devices belongs to the calling thread, so that tests run beside each other.
+// but the number of devices belongs to the calling thread, so that tests run beside each other; a context that one thread took may
+// be made current by others, which then see nothing of it.
 //
 // Work is done when it is given, unless the setting `seed` is not 0: then it waits in its stream, the nodes of a graph in that graph,
 // and is done in a random order of those that streams and events allow, some of it at any call, the rest when it is waited for.
@@ -16,6 +17,7 @@
 
 #include "calls.h"
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -77,6 +79,7 @@ struct everything : counted {
 };
 
 thread_local everything mock;
+std::atomic<long> contexts{0};  // of all threads
 
 long setting(const char* name, long otherwise) {
     const char* text = getenv(name);
@@ -97,7 +100,7 @@ bool lives(uint64_t address, size_t bytes) {
     return address + bytes <= after->first + after->second;
 }
 
-int is_known(const void* pointer) { return lives((uint64_t)pointer, 1); }
+int is_known(const void* pointer) { return lives((uint64_t)pointer, 1) || mock.host.count((void*)pointer); }
 
 size_t used() {
     size_t sum = 0;
@@ -259,17 +262,19 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     ENTER;
     ++mock.numbers["contexts"];
+    ++contexts;
     *context = (void*)(uintptr_t)(device + 1);
     return SUCCESS;
 }
 int cuDevicePrimaryCtxRelease_v2(int) {
     ENTER;
+    --contexts;
     if (--mock.numbers["contexts"] == 0) mock.current = 0;
     return SUCCESS;
 }
 int cuCtxSetCurrent(void* context) {
     ENTER;
-    if (!mock.numbers["contexts"]) return INVALID_CONTEXT;
+    if (!mock.numbers["contexts"] && !contexts) return INVALID_CONTEXT;
     mock.current = (int)(uintptr_t)context;
     return SUCCESS;
 }

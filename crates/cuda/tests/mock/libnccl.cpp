@@ -1,15 +1,24 @@
-// Stands in for libnccl: ranks are threads of one process that meet in memory. What a call asks for is done when all
-// ranks have asked, or at the end of its group. Each thread sets for itself which calls fail.
+// Stands in for libnccl: ranks are threads or processes that meet in a file of shared memory, which the id of a communicator names.
+// What a call asks for is given to the stream, waits there for the other ranks, and is done by each of them: results are sums in the
+// order of ranks. An operation that was aborted leaves numbers without meaning. Calls that fail are set for the process.
+//
+// Environment: MOCK_NCCL_ERROR_AT, the number of the operation, from 1, that never comes, with an error that is told later;
+// MOCK_NCCL_VARIABLES, a file to which NCCL_ALGO and NCCL_PROTO are written as a communicator sees them.
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
+#include "floats.h"
+#include "streams.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,137 +26,167 @@
 
 namespace {
 
-enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 enum { U8 = 1, I32 = 2, F16 = 6, F32 = 7, BF16 = 9 };
 enum { SUM = 0, MAX = 2, MIN = 3, MEAN = 4 };
+enum { MOST_RANKS = 8, CHUNK = 1 << 18 };
 
 struct id { char bytes[128]; };
 
 // One operation as one rank asks for it.
 struct asked {
     bool is_broadcast;
-    const void* from;
-    void* to;
-    size_t count;
+    uint64_t count;
     int type, what;  // reduction or root
-};
-struct meeting {
-    std::map<int, asked> ranks;
-    int code = -1;  // -1 until it is done
-};
-struct world {
-    int ranks;
-    std::map<int, bool> joined;
-    std::map<long, meeting> meetings;
-};
-struct communicator { std::shared_ptr<world> all; int rank; long number = 0; };
-
-std::mutex lock;
-std::condition_variable changed;
-std::map<std::string, std::shared_ptr<world>> worlds;
-std::atomic<long> live{0}, made_ids{0};
-
-struct everything : counted {
-    std::string details;
-    int depth = 0;
-    std::vector<std::pair<communicator*, asked>> group;
-};
-thread_local everything mock;
-
-int refuse(int code, const char* why) { mock.details = why; return code; }
-
-size_t size_of(int type) { return type == U8 ? 1 : type == I32 || type == F32 ? 4 : type == BF16 ? 2 : 0; }
-
-double read(const asked& a, size_t i) {
-    if (a.type == U8) return ((const uint8_t*)a.from)[i];
-    if (a.type == I32) return ((const int*)a.from)[i];
-    if (a.type == F32) return ((const float*)a.from)[i];
-    uint32_t bits = (uint32_t)((const uint16_t*)a.from)[i] << 16;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-void write(const asked& a, size_t i, double value) {
-    if (a.type == U8) ((uint8_t*)a.to)[i] = (uint8_t)value;
-    else if (a.type == I32) ((int*)a.to)[i] = (int)value;
-    else if (a.type == F32) ((float*)a.to)[i] = (float)value;
-    else {
-        float x = (float)value;
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        ((uint16_t*)a.to)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    bool fits(const asked& other) const {
+        return is_broadcast == other.is_broadcast && count == other.count && type == other.type && what == other.what;
     }
+};
+
+// What a rank shows the others: how often it has shown and read something, and a piece of its tensor.
+struct shown {
+    std::atomic<int> joined;
+    std::atomic<long> given, taken;
+    asked what;
+    char piece[CHUNK];
+};
+struct world { std::atomic<int> ranks; shown of[MOST_RANKS]; };
+
+struct communicator {
+    world* all;
+    int rank, ranks;
+    long number = 0, turn = 0;
+    std::atomic<bool> aborted{false};
+    std::atomic<int> error{0};
+    ~communicator() { munmap(all, sizeof(world)); }
+};
+// Operations that wait keep their communicator.
+typedef std::shared_ptr<communicator> kept;
+
+std::atomic<long> live{0};
+std::mutex lock;
+struct everything : counted { std::string details; } mock;
+thread_local int depth = 0;
+
+int enter(const char* call) { std::lock_guard<std::mutex> held(lock); return mock.enter(call); }
+int refuse(int code, const char* why) {
+    std::lock_guard<std::mutex> held(lock);
+    mock.details = why;
+    return code;
 }
 
-// Does what all ranks asked for.
-int perform(const meeting& m, int ranks) {
-    const asked& first = m.ranks.begin()->second;
-    for (auto& r : m.ranks)
-        if (r.second.count != first.count || r.second.type != first.type || r.second.what != first.what || r.second.is_broadcast != first.is_broadcast)
-            return INVALID_USAGE;
-    if (!size_of(first.type)) return INVALID_ARGUMENT;
-    for (size_t i = 0; i < first.count; ++i) {
-        double result = first.is_broadcast ? read(m.ranks.at(first.what), i) : read(first, i);
-        if (!first.is_broadcast)
-            for (auto r = ++m.ranks.begin(); r != m.ranks.end(); ++r) {
-                double x = read(r->second, i);
-                result = first.what == MAX ? (x > result ? x : result) : first.what == MIN ? (x < result ? x : result) : result + x;
+size_t size_of(int type) { return type == U8 ? 1 : type == I32 || type == F32 ? 4 : type == BF16 || type == F16 ? 2 : 0; }
+
+double read(int type, const char* at, size_t i) {
+    if (type == U8) return ((const uint8_t*)at)[i];
+    if (type == I32) return ((const int*)at)[i];
+    if (type == F32) return ((const float*)at)[i];
+    return type == BF16 ? bf16_value(((const uint16_t*)at)[i]) : half_value(((const uint16_t*)at)[i]);
+}
+void write(int type, char* at, size_t i, double value) {
+    if (type == U8) ((uint8_t*)at)[i] = (uint8_t)value;
+    else if (type == I32) ((int*)at)[i] = (int)value;
+    else if (type == F32) ((float*)at)[i] = (float)value;
+    else ((uint16_t*)at)[i] = type == BF16 ? bf16_bits(value) : half_bits(value);
+}
+
+// False where the operation was aborted.
+template <class F> bool wait_for(communicator& c, F done) {
+    while (!done()) {
+        if (c.aborted) return false;
+        usleep(20);
+    }
+    return true;
+}
+
+// Until every rank has given, or taken, as often as this one.
+bool wait_for_all(communicator& c, std::atomic<long> shown::*count) {
+    return wait_for(c, [&] {
+        for (int r = 0; r < c.ranks; ++r) if ((c.all->of[r].*count) < c.turn) return false;
+        return true;
+    });
+}
+
+int perform(communicator& c, const asked& a, const char* from, char* to) {
+    size_t size = size_of(a.type), bytes = a.count * size;
+    long error_at = getenv("MOCK_NCCL_ERROR_AT") ? atol(getenv("MOCK_NCCL_ERROR_AT")) : 0;
+    if (++c.number == error_at) {
+        c.error = REMOTE_ERROR;
+        wait_for(c, [] { return false; });
+    }
+    shown& own = c.all->of[c.rank];
+    for (size_t begin = 0; begin < bytes || begin == 0; begin += CHUNK) {
+        size_t some = bytes - begin < CHUNK ? bytes - begin : CHUNK;
+        bool whole = wait_for_all(c, &shown::taken);
+        if (whole) {
+            memcpy(own.piece, from + begin, some);
+            own.what = a;
+            own.given = ++c.turn;
+            whole = wait_for_all(c, &shown::given);
+        }
+        if (!whole) {
+            memset(to, 0xff, bytes);
+            return SUCCESS;
+        }
+        int code = SUCCESS;
+        for (int r = 0; r < c.ranks; ++r) if (!c.all->of[r].what.fits(a)) code = INVALID_USAGE;
+        for (size_t i = 0; i < some / size && !code; ++i) {
+            double result = read(a.type, c.all->of[a.is_broadcast ? a.what : 0].piece, i);
+            for (int r = 1; r < c.ranks && !a.is_broadcast; ++r) {
+                double x = read(a.type, c.all->of[r].piece, i);
+                result = a.what == MAX ? (x > result ? x : result) : a.what == MIN ? (x < result ? x : result) : result + x;
+                if (a.type == F32) result = (float)result;
             }
-        if (!first.is_broadcast && first.what == MEAN) result /= ranks;
-        for (auto& r : m.ranks) write(r.second, i, result);
+            if (!a.is_broadcast && a.what == MEAN) result /= c.ranks;
+            write(a.type, to + begin, i, result);
+        }
+        own.taken = c.turn;
+        if (code) return refuse(code, "ranks ask for different things");
     }
     return SUCCESS;
 }
 
-// Says what each communicator asks for, then waits until all ranks have said it.
-int meet(const std::vector<std::pair<communicator*, asked>>& all) {
-    std::unique_lock<std::mutex> held(lock);
-    std::vector<std::pair<world*, long>> waiting;
-    for (auto& one : all) {
-        world* w = one.first->all.get();
-        long number = one.first->number++;
-        meeting& m = w->meetings[number];
-        m.ranks[one.first->rank] = one.second;
-        if ((int)m.ranks.size() == w->ranks) m.code = perform(m, w->ranks);
-        waiting.push_back({w, number});
-    }
-    changed.notify_all();
-    int code = SUCCESS;
-    for (auto& one : waiting) {
-        changed.wait(held, [&] { return one.first->meetings[one.second].code >= 0; });
-        int own = one.first->meetings[one.second].code;
-        if (own) code = refuse(own, "ranks ask for different things");
-    }
-    return code;
+int ask(kept* handle, const asked& a, const void* from, void* to, void* stream) {
+    if (!handle || !stream || !size_of(a.type) || (a.count && (!from || !to))) return INVALID_ARGUMENT;
+    kept c = *handle;
+    return give(stream, [=] { return perform(*c, a, (const char*)from, (char*)to); });
 }
 
-int ask(communicator* c, const asked& a, void* stream) {
-    if (!c || !stream || (a.count && (!a.from || !a.to))) return INVALID_ARGUMENT;
-    if (mock.depth) { mock.group.push_back({c, a}); return SUCCESS; }
-    return meet({{c, a}});
+void tell_variables() {
+    const char* path = getenv("MOCK_NCCL_VARIABLES");
+    if (!path) return;
+    if (FILE* file = fopen(path, "a")) {
+        for (const char* name : {"NCCL_ALGO", "NCCL_PROTO"}) fprintf(file, "%s=%s\n", name, getenv(name) ? getenv(name) : "");
+        fclose(file);
+    }
 }
 
 }  // namespace
 
-#define ENTER if (int code = mock.enter(__func__)) return code
+#define ENTER if (int code = enter(__func__)) return code
 
 extern "C" {
 
 void mock_set(const char* name, long value) {
+    std::lock_guard<std::mutex> held(lock);
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) live = 0;
     else mock.numbers[name] = value;
 }
-long mock_get(const char* name) { return strcmp(name, "communicators") ? mock.number(name) : live.load(); }
+long mock_get(const char* name) {
+    std::lock_guard<std::mutex> held(lock);
+    return strcmp(name, "communicators") ? mock.number(name) : live.load();
+}
 const char* mock_failed() { return mock.failed; }
 const char* mock_call(long number) { return mock.name_of(number); }
 
 int ncclGetVersion(int* version) { ENTER; *version = 22809; return SUCCESS; }
 const char* ncclGetErrorString(int code) {
     return code == SYSTEM_ERROR ? "unhandled system error" : code == INVALID_ARGUMENT ? "invalid argument" : code == INVALID_USAGE ? "invalid usage"
-        : code == 6 ? "remote process exited or there was a network error" : nullptr;
+        : code == REMOTE_ERROR ? "remote process exited or there was a network error" : nullptr;
 }
 const char* ncclGetLastError(void*) {
+    std::lock_guard<std::mutex> held(lock);
     thread_local std::string details;
     details = mock.details;
     mock.details.clear();
@@ -156,45 +195,70 @@ const char* ncclGetLastError(void*) {
 int ncclGetUniqueId(id* made) {
     ENTER;
     memset(made, 0, sizeof *made);
-    long number = ++made_ids;
-    memcpy(made->bytes + 60, &number, sizeof number);
-    return SUCCESS;
+    strcpy(made->bytes, "/tmp/mock-nccl-XXXXXX");
+    int file = mkstemp(made->bytes);
+    if (file < 0) return SYSTEM_ERROR;
+    bool is_long = ftruncate(file, sizeof(world)) == 0;
+    close(file);
+    return is_long ? SUCCESS : SYSTEM_ERROR;
 }
-int ncclCommInitRank(communicator** made, int ranks, id shared, int rank) {
+int ncclCommInitRank(kept** made, int ranks, id shared, int rank) {
     ENTER;
-    std::unique_lock<std::mutex> held(lock);
-    auto& w = worlds[std::string(shared.bytes, sizeof shared.bytes)];
-    if (!w) w = std::make_shared<world>(world{ranks});
-    if (w->ranks != ranks) return refuse(INVALID_USAGE, "ranks disagree on their number");
-    if (w->joined[rank]) return refuse(INVALID_USAGE, "a rank joins twice");
-    w->joined[rank] = true;
-    changed.notify_all();
-    auto all = w;
-    changed.wait(held, [&] { return (int)all->joined.size() == all->ranks; });
-    *made = new communicator{all, rank};
+    tell_variables();
+    if (ranks > MOST_RANKS) return INVALID_ARGUMENT;
+    int file = open(shared.bytes, O_RDWR);
+    if (file < 0) return refuse(INVALID_ARGUMENT, "there is no such id");
+    void* memory = mmap(nullptr, sizeof(world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED) return SYSTEM_ERROR;
+    kept c = std::make_shared<communicator>();
+    c->all = (world*)memory;
+    c->rank = rank;
+    c->ranks = ranks;
+    int none = 0;
+    if (!c->all->ranks.compare_exchange_strong(none, ranks) && none != ranks)
+        return refuse(INVALID_USAGE, "ranks disagree on their number");
+    if (c->all->of[rank].joined.exchange(1)) return refuse(INVALID_USAGE, "a rank joins twice");
+    wait_for(*c, [&] {
+        for (int r = 0; r < ranks; ++r) if (!c->all->of[r].joined) return false;
+        return true;
+    });
+    unlink(shared.bytes);
+    *made = new kept(c);
     ++live;
     return SUCCESS;
 }
-int ncclCommDestroy(communicator* c) { ENTER; delete c; --live; return SUCCESS; }
-int ncclCommAbort(communicator* c) { ENTER; ++mock.numbers["aborted"]; delete c; --live; return SUCCESS; }
-int ncclCommGetAsyncError(communicator*, int* code) { ENTER; *code = (int)mock.numbers["state"]; return SUCCESS; }
+int ncclCommDestroy(kept* c) { ENTER; delete c; --live; return SUCCESS; }
+int ncclCommAbort(kept* c) {
+    ENTER;
+    mock_set("aborted", mock_get("aborted") + 1);
+    (*c)->aborted = true;
+    delete c;
+    --live;
+    return SUCCESS;
+}
+int ncclCommGetAsyncError(kept* c, int* code) {
+    ENTER;
+    *code = (*c)->error ? (*c)->error.load() : (int)mock_get("state");
+    return SUCCESS;
+}
 
-int ncclAllReduce(const void* from, void* to, size_t count, int type, int reduction, communicator* c, void* stream) {
+int ncclAllReduce(const void* from, void* to, size_t count, int type, int reduction, kept* c, void* stream) {
     ENTER;
-    return ask(c, asked{false, from, to, count, type, reduction}, stream);
+    return ask(c, asked{false, count, type, reduction}, from, to, stream);
 }
-int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, communicator* c, void* stream) {
+int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, kept* c, void* stream) {
     ENTER;
-    return ask(c, asked{true, from, to, count, type, root}, stream);
+    return ask(c, asked{true, count, type, root}, from, to, stream);
 }
-int ncclGroupStart() { ENTER; ++mock.depth; return SUCCESS; }
+// Each operation of a group is given at once: ranks of one thread are beyond this mock.
+int ncclGroupStart() { ENTER; ++depth; return SUCCESS; }
 int ncclGroupEnd() {
     // A group whose end is refused is closed all the same.
-    int code = mock.enter(__func__);
-    if (mock.depth == 0) return INVALID_USAGE;
-    auto all = mock.group;
-    if (--mock.depth == 0) mock.group.clear();
-    return code ? code : mock.depth ? SUCCESS : meet(all);
+    int code = enter(__func__);
+    if (depth == 0) return INVALID_USAGE;
+    --depth;
+    return code;
 }
 
 }

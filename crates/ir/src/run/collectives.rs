@@ -24,6 +24,36 @@ pub trait Collectives: Send + Sync {
     fn wait(&self, number: i32, tensors: &mut [&mut [f32]]) -> Result<(), RunError>;
 }
 
+/// The other ranks of a job, as a device reaches them that adds tensors in its own memory by a library of its own.
+pub trait Peers: Send + Sync {
+    /// Number of this rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// The bytes of rank 0, which gives `Some`, on all ranks; few of them. All ranks call it alike.
+    ///
+    /// # Errors
+    /// [`RunError::Ranks`].
+    fn of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, RunError>;
+
+    /// Notes that this rank's device was given so many sums.
+    fn begun(&self, sums: u32);
+
+    /// Notes that all sums are done which the device was given.
+    fn done(&self);
+
+    /// Whether the job goes on; called from time to time.
+    ///
+    /// # Errors
+    /// [`RunError::Ranks`] once it has failed, or sums have been waited for too long.
+    fn check(&self) -> Result<(), RunError>;
+
+    /// Ends the process with this error: its device does not return from a call although the job has failed.
+    fn give_up(&self, error: &RunError);
+}
+
 /// The only rank of its job: what it sends comes back.
 #[derive(Debug, Default)]
 pub struct Alone(Mutex<HashMap<i32, Vec<Vec<f32>>>>);

@@ -6,7 +6,7 @@ mod elements;
 mod error;
 mod state;
 
-pub use collectives::{Alone, Collectives};
+pub use collectives::{Alone, Collectives, Peers};
 pub use elements::{constant_bytes, finite_range};
 pub use error::{IndexOutOfRange, NonFinite, RunError};
 pub use state::{StateBinding, StateLayout, StateStore, read_f32, read_i32, write_f32, write_i32};

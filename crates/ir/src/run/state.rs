@@ -134,6 +134,15 @@ pub trait StateStore: Send + Sync {
     /// No tensor of that name, or one of another size.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError>;
 
+    /// Replaces a tensor by that of rank 0 on all ranks of a job, which call it alike. `false`, and nothing is done, on a device that
+    /// cannot reach those of other ranks.
+    ///
+    /// # Errors
+    /// No tensor of that name; [`RunError::Ranks`].
+    fn take_from_first(&self, _name: &str) -> Result<bool, RunError> {
+        Ok(false)
+    }
+
     /// The device's own type of store, for its executors.
     fn as_any(&self) -> &dyn Any;
 }

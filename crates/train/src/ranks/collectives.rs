@@ -1,14 +1,15 @@
-//! Sums over ranks through the engine of messages.
+//! Sums over ranks: through the engine of messages, or by devices, which only learn of each other here.
 
+use super::progress::Tracker;
 use bessemer_comm::CommError;
-use bessemer_comm::control::{Control, Progress};
+use bessemer_comm::control::FailureKind;
 use bessemer_comm::engine::{Engine, Started};
 use bessemer_comm::reduce::{self, Reduction};
 use bessemer_ir::ops::collective::{AllReduce, Wire};
-use bessemer_ir::run::{Collectives, RunError};
+use bessemer_ir::run::{Collectives, Peers, RunError};
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between looks at the control channel while a sum is waited for.
@@ -17,67 +18,41 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Collectives of a step, with what heartbeats say of them.
 pub(super) struct OverEngine {
     engine: Engine,
-    control: Arc<Control>,
-    timeout: Duration,
-    state: Mutex<State>,
+    tracker: Arc<Tracker>,
+    pending: Mutex<Pending>,
 }
 
 #[derive(Default)]
-struct State {
-    pending: HashMap<i32, Started<reduce::AllReduce>>,
+struct Pending {
+    started: HashMap<i32, Started<reduce::AllReduce>>,
     next: i32,
-    progress: Progress,
-    waited: Duration,
 }
 
 impl OverEngine {
-    pub(super) fn new(engine: Engine, control: Arc<Control>, timeout: Duration) -> Self {
-        Self { engine, control, timeout, state: Mutex::default() }
+    pub(super) fn new(engine: Engine, tracker: Arc<Tracker>) -> Self {
+        Self { engine, tracker, pending: Mutex::default() }
     }
 
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// A new place in the run; what was begun of the same step stays.
-    pub(super) fn report(&self, progress: Progress) {
-        let mut state = self.state();
-        let Progress { step, begun, done, collectives, .. } = state.progress;
-        let same_step = step == progress.step;
-        let (begun, done) = if same_step { (begun, done) } else { (0, 0) };
-        // The number of a step's collectives is that of the step before.
-        let collectives = if same_step { collectives } else { state.progress.begun.max(collectives) };
-        state.progress = Progress { begun, done, collectives, ..progress };
-        self.control.report(state.progress);
-    }
-
-    pub(super) fn take_waited(&self) -> Duration {
-        std::mem::take(&mut self.state().waited)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn finish(&self, number: i32, tensors: &mut [&mut [f32]]) -> Result<(), CommError> {
-        let begun = Instant::now();
-        let started = self.state().pending.remove(&number).ok_or(CommError::Cancelled)?;
+        let (begun, timeout) = (Instant::now(), self.tracker.timeout);
+        let started = self.pending.lock().unwrap_or_else(PoisonError::into_inner).started.remove(&number);
+        let started = started.ok_or(CommError::Cancelled)?;
         let done = loop {
-            if let Some(done) = started.wait_within(LOOK.min(self.timeout))? {
+            if let Some(done) = started.wait_within(LOOK.min(timeout))? {
                 break done;
             }
             // MPI may not return where a rank is lost.
-            self.control.check()?;
-            if begun.elapsed() >= self.timeout {
-                let progress = self.state().progress;
-                return Err(self.control.stuck(progress, begun.elapsed()));
+            self.tracker.control.check()?;
+            if begun.elapsed() >= timeout {
+                return Err(self.tracker.stuck(begun.elapsed()));
             }
         };
         done.finish(tensors);
-        let mut state = self.state();
-        state.waited += begun.elapsed();
-        state.progress.done += 1;
-        self.control.report(state.progress);
+        self.tracker.one_is_done(begun.elapsed());
         Ok(())
     }
 }
@@ -88,24 +63,73 @@ impl Collectives for OverEngine {
     }
 
     fn start(&self, op: &AllReduce, tensors: &[&[f32]]) -> Result<i32, RunError> {
-        self.control.check().map_err(of_ranks)?;
+        self.tracker.control.check().map_err(of_ranks)?;
         let wire = match op.wire {
             Wire::F32 => reduce::Wire::F32,
             Wire::Bf16 => reduce::Wire::Bf16,
             Wire::F16 => reduce::Wire::F16,
         };
         let started = self.engine.all_reduce(tensors, wire, Reduction::Sum);
-        let mut state = self.state();
-        let number = state.next;
-        state.next = number.wrapping_add(1);
-        state.pending.insert(number, started);
-        state.progress.begun += 1;
-        self.control.report(state.progress);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = pending.next;
+        pending.next = number.wrapping_add(1);
+        pending.started.insert(number, started);
+        self.tracker.begun(1);
         Ok(number)
     }
 
     fn wait(&self, number: i32, tensors: &mut [&mut [f32]]) -> Result<(), RunError> {
         self.finish(number, tensors).map_err(of_ranks)
+    }
+}
+
+/// The control channel as devices see it that add by a library of their own.
+pub(super) struct OfDevices {
+    pub(super) tracker: Arc<Tracker>,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// Ends the process with an error.
+    pub(super) give_up: fn(&str),
+}
+
+impl OfDevices {
+    /// The bytes of rank 0, which gives `Some`; few of them.
+    pub(super) fn bytes_of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
+        Ok(self.tracker.control.all_gather(&bytes.unwrap_or_default())?.swap_remove(0))
+    }
+}
+
+impl Peers for OfDevices {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.size
+    }
+
+    fn of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, RunError> {
+        self.bytes_of_first(bytes).map_err(of_ranks)
+    }
+
+    fn begun(&self, sums: u32) {
+        self.tracker.begun(sums);
+    }
+
+    fn done(&self) {
+        self.tracker.all_are_done();
+    }
+
+    fn check(&self) -> Result<(), RunError> {
+        self.tracker.check().map_err(of_ranks)
+    }
+
+    fn give_up(&self, error: &RunError) {
+        let error = error.to_string();
+        if self.tracker.control.check().is_ok() {
+            self.tracker.control.fail(FailureKind::Error, &error);
+        }
+        (self.give_up)(&error);
     }
 }
 

@@ -1,21 +1,24 @@
 //! The ranks of a job as training sees them: who this process is, what the others say, and sums over all of them.
 
 mod collectives;
+mod progress;
 
 use crate::checkpoint::hashing::sha256_hex;
+use crate::device::{DeviceKind, LocalRank, RankLink};
 use crate::error::{ErrorKind, TrainError};
 use bessemer_comm::CommError;
 use bessemer_comm::control::{Control, Deadlines, FailureKind, Identity, Phase, Progress, Server, Stop};
-use bessemer_comm::engine::{Engine, Open};
-use bessemer_comm::launch::{Placement, Variables};
-use bessemer_comm::mpi::MpiLibrary;
+use bessemer_comm::engine::{Engine, Open, note_failure};
+use bessemer_comm::launch::{Placement, Rendezvous, Variables};
+use bessemer_comm::mpi::{MpiLibrary, end_at_once};
 use bessemer_comm::probe::Link;
 use bessemer_comm::rendezvous::{LateWatch, Membership, meet};
 use bessemer_data::Share;
 use bessemer_ir::ops::collective::Wire;
-use bessemer_ir::run::{Alone, Collectives, StateStore};
+use bessemer_ir::run::StateStore;
 use bessemer_nn::Ranks;
-use collectives::OverEngine;
+use collectives::{OfDevices, OverEngine};
+use progress::Tracker;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -37,6 +40,14 @@ pub struct GroupOptions {
     pub verify_every: u64,
     /// Element type in which gradients travel.
     pub wire: Wire,
+    /// Ends the process with an error where its device does not return although the job has failed.
+    pub give_up: fn(&str),
+}
+
+/// Says why, and ends the process.
+fn end_with(error: &str) {
+    eprintln!("error: {error}");
+    end_at_once(1);
 }
 
 impl Default for GroupOptions {
@@ -46,6 +57,7 @@ impl Default for GroupOptions {
             collective_timeout: Duration::from_secs(600),
             verify_every: 500,
             wire: Wire::F32,
+            give_up: end_with,
         }
     }
 }
@@ -57,9 +69,35 @@ struct Joined {
     rank: usize,
     size: usize,
     server: Option<Server>,
-    control: Arc<Control>,
-    collectives: Arc<OverEngine>,
+    tracker: Arc<Tracker>,
+    carrier: Carrier,
     options: GroupOptions,
+}
+
+/// What carries sums over ranks, and what rank 0 tells the others.
+enum Carrier {
+    Messages(Arc<OverEngine>),
+    /// The devices' own library; the control channel for what is small.
+    Devices {
+        peers: Arc<OfDevices>,
+        local: LocalRank,
+        /// Open where MPI told the address of rank 0: processes of its launcher end it in good order.
+        _mpi: Option<Engine>,
+    },
+}
+
+impl Joined {
+    fn control(&self) -> &Control {
+        &self.tracker.control
+    }
+
+    /// The bytes of rank 0, which gives `Some`; few of them.
+    fn bytes_of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
+        match &self.carrier {
+            Carrier::Messages(collectives) => collectives.engine().broadcast(0, bytes),
+            Carrier::Devices { peers, .. } => peers.bytes_of_first(bytes),
+        }
+    }
 }
 
 impl Group {
@@ -68,15 +106,16 @@ impl Group {
         Group(None)
     }
 
-    /// Joins the job that a launcher has started this process for, with messages over MPI; alone where there is none.
-    /// `job` identifies what all ranks must be asked for alike; `missing` is called from time to time with the ranks that have not joined.
+    /// Joins the job that a launcher has started this process for, alone where there is none. Ranks on processors send messages over
+    /// MPI; those on GPUs add by NCCL, and need MPI only where their launcher does not say where rank 0 is. `job` identifies what all
+    /// ranks must be asked for alike; `missing` is called from time to time with the ranks that have not joined.
     ///
     /// # Errors
     /// [`TrainError::Ranks`]: no MPI, ranks that do not come or differ.
     pub fn join(
         placement: &Placement,
         variables: &Variables,
-        mpi: Option<&Path>,
+        (mpi, device): (Option<&Path>, DeviceKind),
         job: &str,
         options: GroupOptions,
         missing: impl FnMut(&[usize]),
@@ -84,9 +123,14 @@ impl Group {
         if placement.size == 1 {
             return Ok(Group::alone());
         }
+        let adds_by_device = matches!(device, DeviceKind::Cuda { .. });
+        if adds_by_device && matches!(placement.rendezvous, Some(Rendezvous::Address { .. })) {
+            return Self::meet(None, adds_by_device, placement, job, options, missing);
+        }
         let library = MpiLibrary::find(mpi, placement, variables)?;
         let of_rank = placement.clone();
-        Self::over(Box::new(move || library.start(&of_rank)), placement, job, options, missing)
+        let open: Open = Box::new(move || library.start(&of_rank));
+        Self::meet(Some(open), adds_by_device, placement, job, options, missing)
     }
 
     /// Joins a job with messages over any transport.
@@ -100,24 +144,46 @@ impl Group {
         options: GroupOptions,
         missing: impl FnMut(&[usize]),
     ) -> Result<Group, TrainError> {
+        Self::meet(Some(open), false, placement, job, options, missing)
+    }
+
+    fn meet(
+        open: Option<Open>,
+        adds_by_device: bool,
+        placement: &Placement,
+        job: &str,
+        options: GroupOptions,
+        missing: impl FnMut(&[usize]),
+    ) -> Result<Group, TrainError> {
         let watch = LateWatch::default();
         let (watched, is_alone) = (watch.clone(), Arc::new(AtomicBool::new(false)));
         let left_alone = Arc::clone(&is_alone);
         let look = move || if left_alone.load(Ordering::Acquire) { Err(CommError::Cancelled) } else { watched.check() };
-        let engine = Engine::start(open, Box::new(look))?;
+        let engine = open.map(|open| Engine::start(open, Box::new(look))).transpose()?;
         let identity = Identity {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: sha256_hex(job.as_bytes()),
             ..Identity::default()
         };
-        let met = meet(placement, identity, options.deadlines, Some(&engine), missing);
+        let met = meet(placement, identity, options.deadlines, engine.as_ref(), missing);
         // Without the others the message layer cannot end in good order.
         let Membership { server, control } = met.inspect_err(|_| is_alone.store(true, Ordering::Release))?;
         watch.set(&control);
-        let control = Arc::new(control);
-        let collectives = Arc::new(OverEngine::new(engine, Arc::clone(&control), options.collective_timeout));
+        let tracker = Arc::new(Tracker::new(control, options.collective_timeout));
         let (rank, size) = (placement.rank, placement.size);
-        Ok(Group(Some(Joined { rank, size, server, control, collectives, options })))
+        let carrier = match engine {
+            Some(engine) if !adds_by_device => {
+                Carrier::Messages(Arc::new(OverEngine::new(engine, Arc::clone(&tracker))))
+            }
+            mpi => {
+                let give_up = options.give_up;
+                let peers = Arc::new(OfDevices { tracker: Arc::clone(&tracker), rank, size, give_up });
+                let number = placement.local_rank.unwrap_or(rank);
+                let local = LocalRank { number, count: placement.local_size.unwrap_or(number + 1) };
+                Carrier::Devices { peers, local, _mpi: mpi }
+            }
+        };
+        Ok(Group(Some(Joined { rank, size, server, tracker, carrier, options })))
     }
 
     /// Number of this rank, from 0.
@@ -137,7 +203,7 @@ impl Group {
 
     /// Names of the machines of all ranks; empty for one that is alone.
     pub fn hosts(&self) -> &[String] {
-        self.0.as_ref().map_or(&[], |joined| joined.control.hosts())
+        self.0.as_ref().map_or(&[], |joined| joined.control().hosts())
     }
 
     /// The batches of this rank.
@@ -151,23 +217,24 @@ impl Group {
         Ranks { count: self.size(), wire, ..Ranks::default() }
     }
 
-    /// Sums over ranks, for the device on which steps run.
-    pub fn collectives(&self) -> Arc<dyn Collectives> {
-        match &self.0 {
-            Some(joined) => Arc::clone(&joined.collectives) as Arc<dyn Collectives>,
-            None => Arc::new(Alone::default()),
+    /// How the device on which steps run reaches those of the other ranks.
+    pub fn link(&self) -> RankLink {
+        match self.0.as_ref().map(|joined| &joined.carrier) {
+            None => RankLink::Alone,
+            Some(Carrier::Messages(collectives)) => RankLink::Messages(collectives.clone()),
+            Some(Carrier::Devices { peers, local, .. }) => RankLink::Devices(peers.clone(), *local),
         }
     }
 
-    /// Time that was spent waiting for sums since the last call.
+    /// Time that was spent waiting for sums since the last call; none where devices wait, not the host.
     pub fn take_waited(&self) -> Duration {
-        self.0.as_ref().map_or(Duration::ZERO, |joined| joined.collectives.take_waited())
+        self.0.as_ref().map_or(Duration::ZERO, |joined| joined.tracker.take_waited())
     }
 
     /// Says where this rank is, for messages of others when it is lost.
     pub fn report(&self, step: u64, phase: Phase, micro_batch: u64) {
         if let Some(joined) = &self.0 {
-            joined.collectives.report(Progress { step, phase, micro_batch: micro_batch as u32, ..Progress::default() });
+            joined.tracker.report(Progress { step, phase, micro_batch: micro_batch as u32, ..Progress::default() });
         }
     }
 
@@ -181,7 +248,7 @@ impl Group {
     ) -> Result<T, TrainError> {
         let Some(joined) = &self.0 else { return give() };
         let given = if joined.rank == 0 { Some(give()?) } else { None };
-        let bytes = joined.collectives.engine().broadcast(0, given.as_ref().map(encode))?;
+        let bytes = joined.bytes_of_first(given.as_ref().map(encode))?;
         given.map_or_else(|| decode(&bytes), Ok)
     }
 
@@ -191,7 +258,7 @@ impl Group {
     /// [`TrainError::Ranks`].
     pub fn all_gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, TrainError> {
         let Some(joined) = &self.0 else { return Ok(vec![own]) };
-        joined.control.all_gather(&encode(&own))?.iter().map(|bytes| decode(bytes)).collect()
+        joined.control().all_gather(&encode(&own))?.iter().map(|bytes| decode(bytes)).collect()
     }
 
     /// What each rank gives, by rank, on rank 0; nothing on the others. Of any size.
@@ -206,7 +273,7 @@ impl Group {
         let mut whole = vec![Vec::new(); joined.size];
         for start in (0..longest).step_by(piece) {
             let own = &bytes[start.min(bytes.len())..(start + piece).min(bytes.len())];
-            for (whole, part) in whole.iter_mut().zip(joined.control.gather(own)?.unwrap_or_default()) {
+            for (whole, part) in whole.iter_mut().zip(joined.control().gather(own)?.unwrap_or_default()) {
                 whole.extend(part);
             }
         }
@@ -242,10 +309,13 @@ impl Group {
         let Some(joined) = &self.0 else { return Ok(()) };
         for number in self.different_tensors(state)? {
             let tensor = &state.layout().tensors()[number];
+            if state.take_from_first(&tensor.name)? {
+                continue;
+            }
             let mut bytes = vec![0; tensor.ty.bytes()];
             state.read(&tensor.name, &mut bytes)?;
             let given = (joined.rank == 0).then(|| bytes.clone());
-            state.write(&tensor.name, &joined.collectives.engine().broadcast(0, given)?)?;
+            state.write(&tensor.name, &joined.bytes_of_first(given)?)?;
         }
         Ok(())
     }
@@ -289,32 +359,38 @@ impl Group {
     /// # Errors
     /// [`TrainError::Ranks`].
     pub fn probe_link(&self) -> Result<Option<Link>, TrainError> {
-        Ok(self.0.as_ref().map_or(Ok(None), |joined| joined.collectives.engine().probe([0, 1]))?)
+        match self.0.as_ref().map(|joined| &joined.carrier) {
+            Some(Carrier::Messages(collectives)) => Ok(collectives.engine().probe([0, 1])?),
+            _ => Ok(None),
+        }
     }
 
     /// Tells the other ranks that this one wishes to stop, for where they do not learn of it by a step.
     pub fn wish_stop(&self) {
         if let Some(joined) = &self.0 {
-            joined.control.wish_stop(Stop::AfterStep);
+            joined.control().wish_stop(Stop::AfterStep);
         }
     }
 
     /// Whether another rank has said so.
     pub fn stop_is_wished(&self) -> bool {
-        self.0.as_ref().is_some_and(|joined| joined.control.stop_wished().is_some())
+        self.0.as_ref().is_some_and(|joined| joined.control().stop_wished().is_some())
     }
 
     /// Ends the membership: in good order, or by telling the others of an error of this rank.
     pub fn leave(self, error: Option<&TrainError>) {
-        let Some(Joined { server, control, collectives, .. }) = self.0 else { return };
+        let Some(Joined { server, tracker, carrier, .. }) = self.0 else { return };
         // An error that came from the others is known to them.
         if let Some(error) = error.filter(|error| !error.is_of_other_rank()) {
             let kind = if error.kind() == ErrorKind::Usage { FailureKind::Usage } else { FailureKind::Error };
-            control.fail(kind, &error.to_string());
+            tracker.control.fail(kind, &error.to_string());
         }
-        drop(collectives);
-        if let Ok(control) = Arc::try_unwrap(control) {
-            control.leave();
+        if error.is_some() && matches!(carrier, Carrier::Devices { .. }) {
+            note_failure();
+        }
+        drop(carrier);
+        if let Ok(tracker) = Arc::try_unwrap(tracker) {
+            tracker.into_control().leave();
         }
         if let Some(server) = server {
             server.close(Duration::from_secs(10));
