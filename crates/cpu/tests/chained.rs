@@ -1,5 +1,6 @@
 //! Depthwise convolutions that compute their input some lines at a time give the bits of the two convolutions one after the other.
 
+#[allow(dead_code, reason = "other test programs use more")]
 mod common;
 
 use bessemer_cpu::conv::chained::{self, ChainDesc};
