@@ -141,17 +141,18 @@ pub(super) fn inverted_bottleneck(p: &mut Problem, d: &mut Draw) -> Result<Value
 /// A depthwise convolution that computes its input, with a fusion behind it.
 pub(super) fn conv_then_depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (channels, mid) = (d.int(1, 20), 8 * d.int(2, 9) + d.int(0, 1));
-    let x = p.input(&[d.int(1, 2), d.int(9, 40), d.int(9, 60), channels])?;
+    let feed = |p: &mut Problem, name: &str, shape: &[usize]| p.feed(name, DType::F32, shape, Input::Normal);
+    let x = feed(p, "x", &[d.int(1, 2), d.int(9, 40), d.int(9, 60), channels])?;
     let same = |kernel: usize, stride: usize| Conv2d::new([stride; 2], [[(kernel - 1) / 2, kernel / 2]; 2]);
     let [kernel, second] = [[1, 3][d.int(0, 1)], [3, 5][d.int(0, 1)]];
     let (first, depthwise) = (same(kernel, d.int(1, 2)), Conv2d { groups: mid, ..same(second, d.int(1, 2)) });
     let activation = [Activation::None, Activation::Relu, Activation::Swish][d.int(0, 2)];
-    let mut scaled = |shape: [usize; 4]| {
-        let w = p.input(&shape)?;
+    let mut scaled = |name: &str, shape: [usize; 4]| {
+        let w = feed(p, name, &shape)?;
         p.graph.mul_scalar(w, 1.0 / (shape[..3].iter().product::<usize>() as f64).sqrt())
     };
-    let (w, v) = (scaled([kernel, kernel, channels, mid])?, scaled([second, second, 1, mid])?);
-    let (bias, last_bias) = (p.input(&[mid])?, p.input(&[mid])?);
+    let (w, v) = (scaled("w", [kernel, kernel, channels, mid])?, scaled("v", [second, second, 1, mid])?);
+    let (bias, last_bias) = (feed(p, "bias", &[mid])?, feed(p, "last bias", &[mid])?);
     let y = p.graph.push1(ConvThenDepthwise { first, activation, depthwise }, &[x, w, v, bias])?;
     let y = p.graph.add(y, last_bias)?;
     let y = swish(p, y)?;
