@@ -168,7 +168,7 @@ fn steps(machine: &Machine, run: &str) -> usize {
 
 const LONG: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=2 --set eval.batch_size=4 \
                     --set data.eval_samples=4 --set data.train_samples=400 --set schedule.warmup_epochs=0 \
-                    --set data.image_size=8 --set data.eval_image_size=8 --set data.eval_resize=8 \
+                    --set data.image_size=16 --set data.eval_image_size=16 --set data.eval_resize=16 \
                     --set checkpoint.every_steps=100000 --set train.accumulation=2 --set schedule.kind=constant --steps 10000 --out long";
 
 /// A rank that is killed, and one whose communicator tells of an error: the other ends with one line that says so, and keeps the last
@@ -176,19 +176,24 @@ const LONG: &str = "train resnet20-cifar --data shapes --quiet --set train.batch
 #[test]
 fn a_rank_that_is_lost_ends_the_other_with_a_message() {
     let Some(machine) = Machine::new("a_rank_that_is_lost_ends_the_other_with_a_message") else { return };
-    for (nr, error_at) in ["1000000", "60"].into_iter().enumerate() {
+    for (nr, error_at) in ["1000000", "30"].into_iter().enumerate() {
         let run = format!("long-{nr}");
         let long = LONG.replace("--out long", &format!("--out {run}"));
-        let [first, mut second] = ranks(&machine, &long, [&[], &[("MOCK_NCCL_ERROR_AT", error_at)]]);
+        let [mut first, mut second] = ranks(&machine, &long, [&[], &[("MOCK_NCCL_ERROR_AT", error_at)]]);
         let begun = Instant::now();
         while steps(&machine, &run) < 3 {
             assert!(begun.elapsed() < Duration::from_secs(300), "no steps are made");
+            if first.try_wait().unwrap().is_some() {
+                let (code, said) = end(first, Duration::ZERO);
+                panic!("rank 0 ends with {code:?} before it is to: {said}");
+            }
             sleep(Duration::from_millis(10));
         }
         let within = Duration::from_secs(20);
         let error = match error_at {
-            "60" => {
-                let (code, said) = end(second, within);
+            "30" => {
+                // It makes some steps before.
+                let (code, said) = end(second, Duration::from_secs(120));
                 let expected =
                     "ncclCommGetAsyncError failed with code 6: remote process exited or there was a network error";
                 assert!(code == Some(1) && said.lines().count() == 1 && said.contains(expected), "{code:?} {said}");
