@@ -7,24 +7,16 @@ mod common;
 mod device;
 
 use backend::Gpu;
-use bessemer_ir::{Op, TensorType};
-use bessemer_testkit::{CASES, Case, Limit, check};
+use bessemer_testkit::{CASES, Case, check};
 use common::mock_or_skip;
 use device::open;
-
-/// What has no kernel yet.
-const LIMITS: &[Limit] = &[Limit { what: "sums over ranks", covers: is_over_ranks }];
-
-fn is_over_ranks(op: &Op, _inputs: &[&TensorType]) -> bool {
-    matches!(op, Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_))
-}
 
 /// Runs every other case, so that two tests share the work.
 fn run_half(test: &str, half: usize) {
     let Some(folder) = mock_or_skip(test) else { return };
     let gpu = Gpu { device: open(folder, true).unwrap(), problems: 1 };
     let cases: Vec<Case> = CASES.iter().copied().skip(half).step_by(2).collect();
-    match check(&cases, &[&gpu], LIMITS) {
+    match check(&cases, &[&gpu], &[]) {
         Ok(report) => println!("{report}"),
         Err(failure) => panic!("{failure}"),
     }
