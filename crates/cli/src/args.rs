@@ -108,76 +108,35 @@ pub(crate) struct Common {
     pub log_format: LogFormat,
 }
 
+/// Common options of commands that compute on a device and draw no random numbers, and of those that do.
+const COMPUTING: &[&str] =
+    &["device", "gpu_libraries", "tuning", "no_epilogues", "precision", "amp", "threads", "isa", "quiet", "log_format"];
+const COMPUTING_WITH_SEED: &[&str] = &[
+    "device",
+    "gpu_libraries",
+    "tuning",
+    "no_epilogues",
+    "precision",
+    "amp",
+    "threads",
+    "isa",
+    "seed",
+    "quiet",
+    "log_format",
+];
+
 /// Common options that commands read, where these are not all: help shows no others.
 const READ: [(&str, &[&str]); 16] = [
-    (
-        "bench data",
-        &[
-            "device",
-            "gpu_libraries",
-            "tuning",
-            "no_epilogues",
-            "precision",
-            "amp",
-            "threads",
-            "isa",
-            "seed",
-            "quiet",
-            "log_format",
-        ],
-    ),
-    (
-        "bench kernels",
-        &[
-            "device",
-            "gpu_libraries",
-            "tuning",
-            "no_epilogues",
-            "precision",
-            "amp",
-            "threads",
-            "isa",
-            "seed",
-            "quiet",
-            "log_format",
-        ],
-    ),
+    ("bench data", COMPUTING_WITH_SEED),
+    ("bench kernels", COMPUTING_WITH_SEED),
     ("bench simulator", &[]),
     ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
-    (
-        "eval",
-        &[
-            "device",
-            "gpu_libraries",
-            "tuning",
-            "no_epilogues",
-            "precision",
-            "amp",
-            "threads",
-            "isa",
-            "quiet",
-            "log_format",
-        ],
-    ),
+    ("eval", COMPUTING),
     ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
-    (
-        "infer",
-        &[
-            "device",
-            "gpu_libraries",
-            "tuning",
-            "no_epilogues",
-            "precision",
-            "amp",
-            "threads",
-            "isa",
-            "quiet",
-            "log_format",
-        ],
-    ),
+    ("infer", COMPUTING),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
     ("peers", &["quiet", "log_format"]),
