@@ -1,9 +1,9 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
 use super::store::{FinishedRows, Source, Store};
-use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, rounds, tile_fn};
+use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, TileFn, panel, rounds, tile_fn};
 use super::tiles;
-use crate::simd::Simd;
+use crate::simd::{Simd, SimdOp};
 use std::ops::Range;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
@@ -138,74 +138,92 @@ impl TileLoop<'_> {
     /// As [`run`](Self::run), and what the ending names is valid and unshared.
     #[inline(always)]
     pub(crate) unsafe fn run_then<S: Simd>(&self, prefetch: &mut Prefetch, ending: &Ending<'_>) {
-        if S::TILES {
-            // SAFETY: the caller's promises.
-            return unsafe { tiles::run::<S>(self, prefetch, ending) };
+        // SAFETY: the caller's promises.
+        unsafe {
+            match S::TILES {
+                true => tiles::run::<S>(self, prefetch, ending),
+                false => S::run_op(VectorTiles { tile_loop: self, prefetch, store: ending.store }),
+            }
         }
-        let rows = self.c_rows.len();
-        let tiles = tile_count::<S>(rows);
-        let b_share = self.depth * panel::<S>() / tiles.max(1);
-        let rounds = rounds(self.depth);
-        let prefetch_pieces = match self.stream_b {
+    }
+}
+
+/// The tiles of a loop by vectors. Not inlined, so that the loop has all registers.
+struct VectorTiles<'a> {
+    tile_loop: &'a TileLoop<'a>,
+    prefetch: &'a mut Prefetch,
+    store: Option<&'a Store>,
+}
+
+impl SimdOp for VectorTiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let VectorTiles { tile_loop, prefetch, store } = self;
+        let &TileLoop { layout, depth, a, a_tile, b, b_panel, cols, c, c_rows, accumulate, stream_b, b_next, .. } =
+            tile_loop;
+        let tiles = tile_count::<S>(c_rows.len());
+        let b_share = depth * panel::<S>() / tiles.max(1);
+        let rounds = rounds(depth);
+        let prefetch_pieces = match stream_b {
             true => b_share.div_ceil(2 * LINE).div_ceil(rounds.max(1)),
             // A step on pairs takes as long as one on single elements and consumes twice the memory.
             false => 1 + usize::from(S::DOT2),
         };
-        let panels = self.cols.div_ceil(panel::<S>());
-        let by_rows = ending.store.is_some() && self.depth * self.cols <= NEAR_B;
-        let mut tile_rows = Rows::of(rows, 0, tiles);
+        let panels = cols.div_ceil(panel::<S>());
+        let by_rows = store.is_some() && depth * cols <= NEAR_B;
+        let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
+        let buffer = buffer.as_mut_ptr().cast::<f32>();
+        let mut tile_rows = Rows::of::<S>(c_rows, layout, panels, 0, tiles);
         for (tile, index) in TileOrder::new(tiles, panels, by_rows) {
             if tile != tile_rows.tile {
-                tile_rows = Rows::of(rows, tile, tiles);
+                tile_rows = Rows::of::<S>(c_rows, layout, panels, tile, tiles);
             }
-            let Rows { start, end, next_end, .. } = tile_rows;
+            let Rows { start, c_rows, next, next_share, kernel, .. } = tile_rows;
             let col = index * panel::<S>();
-            let width = panel::<S>().min(self.cols - col);
-            let b = self.b.wrapping_add(index * self.b_panel);
-            let b_next = if index + 1 == panels { self.b_next } else { b.wrapping_add(self.b_panel) };
-            let a_offset = match self.layout {
+            let width = panel::<S>().min(cols - col);
+            let b = b.wrapping_add(index * b_panel);
+            let b_next = if index + 1 == panels { b_next } else { b.wrapping_add(b_panel) };
+            let a_offset = match layout {
                 ALayout::Rows => start * ROW_STRIDE,
-                ALayout::Columns => tile * self.a_tile,
+                ALayout::Columns => tile * a_tile,
             };
-            let (prefetch, prefetch_pitch) = if self.stream_b {
+            let (prefetch, prefetch_pitch) = if stream_b {
                 (b_next.wrapping_add(tile * b_share), 2 * LINE)
             } else {
                 prefetch.take(prefetch_pieces * rounds)
             };
             // SAFETY: the caller's promises.
             unsafe {
+                let in_buffer = store.is_some() && !accumulate;
                 let args = TileArgs {
-                    depth: self.depth,
-                    a: self.a.add(a_offset),
+                    depth,
+                    a: a.add(a_offset),
                     b,
-                    c: self.c.add(col),
-                    c_rows: self.c_rows.as_ptr().add(start),
-                    accumulate: self.accumulate,
+                    c: if in_buffer { buffer } else { c.add(col) },
+                    c_rows: if in_buffer { BUFFER_ROWS.as_ptr() } else { c_rows.as_ptr() },
+                    accumulate,
                     prefetch,
                     prefetch_pitch,
                     prefetch_pieces,
                 };
-                let c_rows = &self.c_rows[start..end];
-                if let Some(store) = ending.store {
+                if let Some(store) = store {
                     match by_rows {
-                        true => {
-                            store.prefetch::<S>(&self.c_rows[share(end..next_end, index, panels)], 0..self.cols);
-                        }
+                        true => store.prefetch::<S>(&next[share(0..next.len(), index, next_share)], 0..cols),
                         false => store.prefetch::<S>(c_rows, col..col + width),
                     }
-                    let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
-                    let buffer = buffer.as_mut_ptr().cast::<f32>();
-                    let (args, source) = match self.accumulate {
-                        true => (args, Source::Matrix(self.c)),
-                        false => {
-                            let args = TileArgs { c: buffer, c_rows: BUFFER_ROWS.as_ptr(), ..args };
-                            (args, Source::Buffer { start: buffer, pitch: MAX_PANEL })
-                        }
+                }
+                match width == panel::<S>() {
+                    true => kernel(&args),
+                    false => multiply::<S>(layout, c_rows.len(), width, args),
+                }
+                if let Some(store) = store {
+                    let source = match in_buffer {
+                        true => Source::Buffer { start: buffer, pitch: MAX_PANEL },
+                        false => Source::Matrix(c),
                     };
-                    multiply::<S>(self.layout, end - start, width, args);
                     store.write::<S>(source, FinishedRows { c_rows, col, width });
-                } else {
-                    multiply::<S>(self.layout, end - start, width, args);
                 }
             }
         }
@@ -249,27 +267,46 @@ impl Iterator for TileOrder {
     }
 }
 
-/// Rows of a tile, and where those of the next one end.
-struct Rows {
+/// Rows of a tile.
+struct Rows<'a> {
     tile: usize,
     start: usize,
-    end: usize,
-    next_end: usize,
+    /// Offsets of them, and of those of the next tile.
+    c_rows: &'a [usize],
+    next: &'a [usize],
+    /// Rows of the next tile that each panel of this one prefetches.
+    next_share: usize,
+    /// The kernel of a whole panel.
+    kernel: TileFn,
 }
 
-impl Rows {
+impl<'a> Rows<'a> {
     /// Those of tile number `tile` of `tiles`.
     #[inline(always)]
-    fn of(rows: usize, tile: usize, tiles: usize) -> Rows {
-        let [start, end, next_end] = [0, 1, 2].map(|next| tile_start(rows, (tile + next).min(tiles), tiles.max(1)));
-        Rows { tile, start, end, next_end }
+    fn of<S: Simd>(c_rows: &'a [usize], layout: ALayout, panels: usize, tile: usize, tiles: usize) -> Rows<'a> {
+        let [start, end, next_end] =
+            [0, 1, 2].map(|next| tile_start(c_rows.len(), (tile + next).min(tiles), tiles.max(1)));
+        let next = &c_rows[end..next_end];
+        Rows {
+            tile,
+            start,
+            c_rows: &c_rows[start..end],
+            next,
+            next_share: share_len(next.len(), panels),
+            kernel: tile_fn::<S>(layout, (end - start).max(1), panel::<S>()),
+        }
     }
 }
 
-/// Part number `index` of a range that is cut into `count` parts of equal size, the last ones perhaps shorter.
+/// Length of the parts of a range that is cut into `count`, the last ones perhaps shorter.
 #[inline(always)]
-pub(super) fn share(range: Range<usize>, index: usize, count: usize) -> Range<usize> {
-    let len = (range.len() as u32).div_ceil(count as u32) as usize;
+pub(super) fn share_len(len: usize, count: usize) -> usize {
+    (len as u32).div_ceil(count.max(1) as u32) as usize
+}
+
+/// Part number `index` of a range that is cut into parts of a length, as far as it goes.
+#[inline(always)]
+pub(super) fn share(range: Range<usize>, index: usize, len: usize) -> Range<usize> {
     let at = |index: usize| range.end.min(range.start + index * len);
     at(index)..at(index + 1)
 }
@@ -298,7 +335,7 @@ unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: Ti
 /// # Safety
 /// As [`TileLoop::run`].
 #[cold]
-unsafe fn multiply_partial(tile: super::tile::TileFn, rows: usize, width: usize, args: TileArgs) {
+unsafe fn multiply_partial(tile: TileFn, rows: usize, width: usize, args: TileArgs) {
     let mut buffer = [0.0f32; MAX_TILE_ROWS * MAX_PANEL];
     // SAFETY: the buffer holds any tile; the rest are the caller's promises.
     unsafe {

@@ -2,7 +2,7 @@
 
 use super::store::{FinishedRows, Source};
 use super::tile::{LINE, MAX_PANEL, panel};
-use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, share};
+use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, share, share_len};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
@@ -58,8 +58,9 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
             if let Some(store) = ending.store.filter(|_| by_rows)
                 && let Some(next) = blocks[..count].get(tile + 1)
             {
-                let next = next.start..next.start + next.height;
-                store.prefetch::<S>(&tile_loop.c_rows[share(next, index, panels)], 0..tile_loop.cols);
+                let rows = next.start..next.start + next.height;
+                let rows = share(rows, index, share_len(next.height, panels));
+                store.prefetch::<S>(&tile_loop.c_rows[rows], 0..tile_loop.cols);
             }
             let rows = FinishedRows { c_rows, col, width };
             match ending.sums {
