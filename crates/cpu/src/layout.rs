@@ -2,7 +2,7 @@
 
 use crate::gemm::Ctx;
 use crate::parts::{CHUNK, Shared};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use crate::vector;
 use bessemer_ir::DType;
 
@@ -296,7 +296,7 @@ pub unsafe fn convert(ctx: Ctx<'_>, len: usize, from: DType, src: *const u8, to:
             if from == to {
                 std::ptr::copy_nonoverlapping(src, dst, len * from.size());
             } else {
-                simd::dispatch(ctx.isa, Convert { from, to, src, dst, len });
+                Convert { from, to, src, dst, len }.run_on(ctx.isa);
             }
         }
     });

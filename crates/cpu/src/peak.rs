@@ -1,7 +1,7 @@
 //! The limits of the machine, measured: fused multiply-adds a second and memory bytes a second.
 
 use crate::isa::Isa;
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct, dispatch, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
 use bessemer_ir::run::DeviceLimits;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
     let threads = threads.max(1);
     let fma_flops = (FMA_ROUNDS * CHAINS * lanes(isa) * 2) as f64;
     let fp32_flops = best_rate(threads, fma_flops, &|_, _| {
-        // SAFETY: the instruction set is checked by `dispatch`; no memory is touched.
-        black_box(unsafe { dispatch(isa, FmaChains) });
+        // SAFETY: the instruction set is checked by `run_on`; no memory is touched.
+        black_box(unsafe { FmaChains.run_on(isa) });
     });
     let bf16_flops = match PanelFormat::of_bf16(isa) {
         PanelFormat::Tiles => Some(best_rate(threads, TILE_FLOPS, &|_, _| multiply_tiles(isa))),
@@ -36,7 +36,7 @@ pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
     let read_bytes = best_rate(threads, (READ_LEN * 4) as f64, &|thread, trial| {
         let start = trial * READ_LEN % MEMORY_LEN;
         // SAFETY: the vector outlives the call.
-        black_box(unsafe { dispatch(isa, Sum(&memory[thread][start..start + READ_LEN])) });
+        black_box(unsafe { Sum(&memory[thread][start..start + READ_LEN]).run_on(isa) });
     });
     DeviceLimits { fp32_flops, tf32_flops: None, bf16_flops, f16_flops: None, read_bytes }
 }
@@ -115,7 +115,7 @@ fn lanes(isa: Isa) -> usize {
         }
     }
     // SAFETY: only the constant is read.
-    unsafe { dispatch(isa, Lanes) }
+    unsafe { Lanes.run_on(isa) }
 }
 
 struct FmaChains;
@@ -125,7 +125,7 @@ impl SimdOp for FmaChains {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f32 {
-        // SAFETY: dispatched; registers and one array on the stack.
+        // SAFETY: run on an instruction set that the machine has; registers and one array on the stack.
         unsafe {
             let mut chains = [S::splat(1.0); CHAINS];
             let (factor, term) = (S::splat(black_box(0.999)), S::splat(black_box(1e-3)));
@@ -152,7 +152,7 @@ impl SimdOp for Sum<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f32 {
-        // SAFETY: dispatched; loads stay within whole groups of the slice.
+        // SAFETY: run on an instruction set that the machine has; loads stay within whole groups of the slice.
         unsafe {
             let mut sums = [S::splat(0.0); 8];
             let group = 8 * S::LANES;
@@ -241,7 +241,7 @@ fn multiply_tiles(isa: Isa) {
                     prefetch: self.0.0.as_ptr(),
                     prefetch_pitch: 0,
                 };
-                // SAFETY: dispatched; the operands have the elements.
+                // SAFETY: run on an instruction set that the machine has; the operands have the elements.
                 unsafe { S::tile_product(&product) };
             }
         }
@@ -250,7 +250,7 @@ fn multiply_tiles(isa: Isa) {
     const OUTPUT_LEN: usize = TILE_BLOCK * TILE_BLOCK;
     let (operands, mut c) = (Aligned([0.0; OPERAND_LEN]), Aligned([0.0; OUTPUT_LEN]));
     // SAFETY: the slices have the elements of the operands.
-    unsafe { dispatch_product(isa, PanelFormat::Tiles, Repeated(&operands, &mut c)) };
+    unsafe { Repeated(&operands, &mut c).run_product_on(isa, PanelFormat::Tiles) };
     black_box(c.0);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::gemm::Ctx;
 use crate::parts::{CHUNK, for_chunks};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use crate::vector;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -196,7 +196,7 @@ fn forward<T: Element>(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[T],
     for_chunks(ctx, y, rows * row, &|task, y| {
         let part = Forward { desc, pooling, x, first_row: task * rows, y };
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, part) }
+        unsafe { part.run_on(ctx.isa) }
     });
 }
 
@@ -364,7 +364,7 @@ fn backward(ctx: Ctx<'_>, desc: &PoolDesc, gradient: Gradient<'_, f32>, dy: &[f3
     for_bands(ctx, desc, dx, |_, image, band, dx| {
         let part = Backward { desc, gradient, dy, image, band, dx, rounded: &mut [] };
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, part) }
+        unsafe { part.run_on(ctx.isa) }
     });
 }
 
@@ -416,7 +416,7 @@ pub fn max_pool_grad_16<T: Element>(
         let dx = unsafe { std::slice::from_raw_parts_mut(sums.0.add(worker * band_len), rounded.len()) };
         let part = Backward { desc, gradient: Gradient::Max { x, y }, dy, image, band, dx, rounded };
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, part) }
+        unsafe { part.run_on(ctx.isa) }
     });
 }
 

@@ -96,7 +96,7 @@ pub fn normal(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::simd::{self, Simd, SimdOp};
+    use crate::simd::{Simd, SimdOp};
 
     /// The elements from `first` on of a uniform stream.
     struct Uniform<'a> {
@@ -126,7 +126,7 @@ mod tests {
                 for isa in Isa::available() {
                     let mut out = vec![-1.0; len as usize];
                     // SAFETY: the kernel has no conditions.
-                    unsafe { simd::dispatch(isa, Uniform { stream, first: start, out: &mut out }) };
+                    unsafe { Uniform { stream, first: start, out: &mut out }.run_on(isa) };
                     assert_eq!(out, expected, "{isa}, {len} from {start}");
                 }
             }

@@ -2,7 +2,7 @@
 
 use crate::gemm::Ctx;
 use crate::parts::{CHUNK, for_chunks, rows_piece};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use bessemer_ir::ops::reduce::ReduceKind;
 
 /// Independent partial results of a reduction over neighbours; the same on every instruction set.
@@ -116,7 +116,7 @@ pub fn arg_max(ctx: Ctx<'_>, x: &[f32], cols: usize, positions: &mut [i32]) {
     for_chunks(ctx, positions, rows, &|task, positions| {
         let x = &x[task * rows * cols..][..positions.len() * cols];
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, ArgMaxRows { x, cols, positions }) }
+        unsafe { ArgMaxRows { x, cols, positions }.run_on(ctx.isa) }
     });
 }
 
@@ -198,16 +198,16 @@ pub fn reduce(ctx: Ctx<'_>, kind: ReduceKind, dims: [usize; 3], x: &[f32], out: 
             let (row, piece) = (task / pieces, task % pieces);
             let x = &x[row * middle..][piece * CHUNK..middle.min((piece + 1) * CHUNK)];
             // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x, len: CHUNK, out }) }
+            unsafe { ReduceChunks { kind, x, len: CHUNK, out }.run_on(ctx.isa) }
         });
         // SAFETY: as above.
-        unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x: partials, len: pieces, out }) }
+        unsafe { ReduceChunks { kind, x: partials, len: pieces, out }.run_on(ctx.isa) }
     } else {
         let rows = rows_piece(middle) / middle;
         for_chunks(ctx, out, rows, &|task, out| {
             let x = &x[task * rows * middle..][..out.len() * middle];
             // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x, len: middle, out }) }
+            unsafe { ReduceChunks { kind, x, len: middle, out }.run_on(ctx.isa) }
         });
     }
 }
@@ -223,6 +223,6 @@ fn reduce_columns(ctx: Ctx<'_>, kind: ReduceKind, [outer, middle, inner]: [usize
         let out = unsafe { std::slice::from_raw_parts_mut(base.0.add(group * inner + first), len) };
         let x = &x[group * middle * inner..][..middle * inner];
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, ReduceColumns { kind, x, stride: inner, first, out }) }
+        unsafe { ReduceColumns { kind, x, stride: inner, first, out }.run_on(ctx.isa) }
     });
 }

@@ -7,7 +7,7 @@
 
 use crate::gemm::Ctx;
 use crate::parts::{Shared, for_chunks};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 
 /// Elements of a chunk.
 const CHUNK: usize = 64 * 1024;
@@ -280,7 +280,7 @@ impl Selection<'_> {
         let base = &Shared(self.chunks.as_mut_ptr());
         self.ctx.pool.run(self.chunks.len(), &|task, _worker| {
             // SAFETY: the kernel has no conditions.
-            let (above, inside) = unsafe { simd::dispatch(self.ctx.isa, CountReached(self.reached(task, 0, bucket))) };
+            let (above, inside) = unsafe { CountReached(self.reached(task, 0, bucket)).run_on(self.ctx.isa) };
             // SAFETY: each task has its own entry, and nothing else reads them meanwhile.
             unsafe { *base.0.add(task) = Chunk { above, inside, ..Chunk::default() } };
         });
@@ -301,7 +301,7 @@ impl Selection<'_> {
                 // SAFETY: each chunk has its own histogram.
                 let counts = unsafe { std::slice::from_raw_parts_mut(base.0.add(task * BUCKETS), BUCKETS) };
                 // SAFETY: the kernel has no conditions.
-                unsafe { simd::dispatch(self.ctx.isa, Count { x: self.chunk(task), shift, prefix, counts }) }
+                unsafe { Count { x: self.chunk(task), shift, prefix, counts }.run_on(self.ctx.isa) }
             });
             let mut totals = [0u32; BUCKETS];
             for counts in histograms.chunks_exact(BUCKETS) {
@@ -359,7 +359,7 @@ fn select_long<'a>(ctx: Ctx<'_>, desc: &TopKDesc, x: &[f32], scratch: &'a mut [f
     for_chunks(ctx, maxima, CHUNK / PART, &|task, maxima| {
         let x = &x[task * CHUNK..x.len().min((task + 1) * CHUNK)];
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Maxima { x, maxima }) }
+        unsafe { Maxima { x, maxima }.run_on(ctx.isa) }
     });
     let mut selection = Selection { ctx, desc, x, chunks: bytemuck::cast_slice_mut(chunks), maxima };
     let cut = selection.cut_by_maxima(bytemuck::cast_slice_mut(&mut order[..desc.parts()]));

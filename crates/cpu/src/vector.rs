@@ -1,5 +1,5 @@
 //! Elementary functions in `f32`, and conversions between element types, as branch-free code that compiles to vector
-//! instructions when inlined under `simd::dispatch`.
+//! instructions when inlined under `SimdOp::run_on`.
 //!
 //! No operation is fused or reassociated but where that is said, and then everywhere, so every instruction set gives the same bits. Polynomials and constants of
 //! `exp`, `log`, `tanh`, `sin`, `cos` are those of S. Moshier's Cephes library (single precision), with argument reduction
@@ -490,7 +490,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::number::Vector;
-    use crate::simd::{Simd, SimdOp, dispatch};
+    use crate::simd::{Simd, SimdOp};
 
     #[test]
     fn exponentials_of_numbers_below_zero() {
@@ -520,7 +520,7 @@ mod tests {
             #[inline(always)]
             unsafe fn run<S: Simd>(self) {
                 for x in self.0.chunks_exact_mut(S::LANES) {
-                    // SAFETY: the promise of `dispatch`; a chunk is a vector.
+                    // SAFETY: the promise of `run_on`; a chunk is a vector.
                     unsafe { S::store(x.as_mut_ptr(), sigmoid(Vector::<S>::new(S::load(x.as_ptr()))).get()) };
                 }
             }
@@ -531,7 +531,7 @@ mod tests {
         for isa in Isa::available() {
             let mut got = values.clone();
             // SAFETY: the operation asks for nothing else.
-            unsafe { dispatch(isa, Sigmoids(&mut got)) };
+            unsafe { Sigmoids(&mut got).run_on(isa) };
             for (&x, got) in values.iter().zip(got) {
                 let want = sigmoid(x);
                 assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{isa}: {x}: {got}, {want}");

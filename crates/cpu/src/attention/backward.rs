@@ -8,7 +8,7 @@ use crate::gemm::{
     ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, Prefetch, ROW_STRIDE, Scratch, SharedMut,
     TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count, tile_start,
 };
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp};
 use bessemer_ir::DType;
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat
         // SAFETY: tasks have different heads, workers different scratch.
         unsafe {
             let scratch = worker_scratch(base, worker, len);
-            dispatch_product(ctx.isa, format, Head { desc, io, head, scratch });
+            Head { desc, io, head, scratch }.run_product_on(ctx.isa, format);
         }
     });
 }

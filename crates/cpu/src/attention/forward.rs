@@ -7,7 +7,7 @@ use super::{
 use crate::gemm::{
     Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, even_chunks, packed_len, panel,
 };
-use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 use crate::vector;
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat
         unsafe {
             let scratch = worker_scratch(base, worker, len);
             let blocks = first..blocks.count.min(first + run);
-            dispatch_product(ctx.isa, format, Forward { desc, io, head: task / tasks, blocks, scratch });
+            Forward { desc, io, head: task / tasks, blocks, scratch }.run_product_on(ctx.isa, format);
         }
     });
 }

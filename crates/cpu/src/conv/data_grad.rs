@@ -12,7 +12,7 @@ use crate::gemm::{
     RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups, free_threads,
     pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
-use crate::simd::{PanelFormat, Simd, SimdOp, dispatch, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp};
 
 /// Input pixels of a block of a strided convolution where there are many, and where there are few.
 const LARGE_BLOCK: usize = 448;
@@ -275,7 +275,7 @@ impl DataGrad<'_> {
         // SAFETY: the promises of `block`.
         unsafe {
             if phase.taps() == 0 {
-                dispatch(self.ctx.isa, ZeroRows { table, cols, c });
+                ZeroRows { table, cols, c }.run_on(self.ctx.isa);
                 return;
             }
             let block = RowBlock {
@@ -291,7 +291,7 @@ impl DataGrad<'_> {
                 prefetch: MemoryBlock::EMPTY,
                 store: None,
             };
-            dispatch_product(self.ctx.isa, self.format, block);
+            block.run_product_on(self.ctx.isa, self.format);
         }
     }
 }

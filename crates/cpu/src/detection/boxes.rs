@@ -4,7 +4,7 @@ use super::{COORDINATES, box_at, max, min};
 use crate::gemm::Ctx;
 use crate::index::{IndexOutOfRange, check_optional};
 use crate::parts::for_chunks;
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use crate::vector;
 use bessemer_ir::ops::detection::boxes::BoxCode;
 
@@ -179,6 +179,6 @@ pub fn decode(
         let first = task * TASK;
         let codes = &codes[first * COORDINATES..][..boxes.len()];
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Decode { desc, references, codes, sizes, first, boxes }) }
+        unsafe { Decode { desc, references, codes, sizes, first, boxes }.run_on(ctx.isa) }
     });
 }

@@ -4,7 +4,7 @@ use super::{COORDINATES, area, box_at, overlap};
 use crate::gemm::Ctx;
 use crate::index::{IndexOutOfRange, check};
 use crate::parts::Shared;
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use bessemer_ir::ops::detection::matching::{ForcedMatch, IGNORED, NEGATIVE};
 
 /// Boxes of a task.
@@ -262,7 +262,7 @@ pub fn match_boxes(
         let boxes = &desc.image_boxes(boxes, image)[first * COORDINATES..][..len * COORDINATES];
         let truths = desc.image_truths(truths, counts, image);
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Block { desc, first, boxes, truths, matches, bests }) }
+        unsafe { Block { desc, first, boxes, truths, matches, bests }.run_on(ctx.isa) }
     });
     let shared_positives = &Shared(positives.as_mut_ptr());
     ctx.pool.run(batch, &|image, _worker| {
@@ -277,7 +277,7 @@ pub fn match_boxes(
         if desc.forced != ForcedMatch::No && desc.truths > 0 {
             let (boxes, truths) = (desc.image_boxes(boxes, image), desc.image_truths(truths, counts, image));
             // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, Forced { desc, boxes, truths, bests, matches: &mut *matches }) }
+            unsafe { Forced { desc, boxes, truths, bests, matches: &mut *matches }.run_on(ctx.isa) }
         }
         *positives = matches.iter().map(|&m| i32::from(m >= 0)).sum();
     });

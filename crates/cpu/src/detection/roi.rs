@@ -9,7 +9,7 @@ use crate::gemm::Ctx;
 use crate::index::{IndexOutOfRange, check};
 use crate::parts::{Shared, for_chunks};
 use crate::pool2d::{Element, channels};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use bessemer_ir::ops::detection::roi::{MOST_LEVELS, RoiAlign};
 use std::ops::Range;
 
@@ -282,7 +282,7 @@ pub fn roi_align<T: Element>(
         let len = desc.image_len(plan.map);
         let map = &maps[plan.map][images[roi] as usize * len..][..len];
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Region { desc, plan, map, features }) }
+        unsafe { Region { desc, plan, map, features }.run_on(ctx.isa) }
     });
     Ok(())
 }
@@ -440,7 +440,7 @@ pub fn roi_align_grad(
 ) -> Result<(), IndexOutOfRange> {
     operands.for_stripes(ctx, desc, grads, &mut scratch[..desc.grad_scratch_len()], |_, stripe, sums| {
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Stripe { sums, ..stripe }) }
+        unsafe { Stripe { sums, ..stripe }.run_on(ctx.isa) }
     })
 }
 
@@ -462,7 +462,7 @@ pub fn roi_align_grad_16<T: Element>(
         // SAFETY: a worker uses only its own part of the memory, and runs one task at a time.
         let sums = unsafe { std::slice::from_raw_parts_mut(sums.0.add(worker * desc.sums_len()), lines.len()) };
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Stripe { sums: &mut *sums, ..stripe }) };
+        unsafe { Stripe { sums: &mut *sums, ..stripe }.run_on(ctx.isa) };
         lines.iter_mut().zip(sums).for_each(|(x, sum)| *x = T::round(*sum));
     })
 }

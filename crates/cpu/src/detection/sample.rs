@@ -4,7 +4,7 @@
 use crate::gemm::Ctx;
 use crate::parts::Shared;
 use crate::random::{Stream, fill_words};
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use crate::top_k::{position, sort_first};
 use bessemer_ir::ops::detection::matching::NEGATIVE;
 use bessemer_ir::ops::detection::sample::{
@@ -71,7 +71,7 @@ impl SampleDesc {
                     ranks: &mut ranks[taken..],
                 };
                 // SAFETY: the kernel has no conditions.
-                unsafe { simd::dispatch(ctx.isa, collect) }
+                unsafe { collect.run_on(ctx.isa) }
             };
             // So many that there are rarely fewer than wanted.
             let share = (wanted as f64 + 2.0 * (wanted as f64).sqrt() + 2.0) / count.max(1) as f64;

@@ -7,7 +7,7 @@ use super::{COORDINATES, area, box_at, overlap};
 use crate::gemm::Ctx;
 use crate::index::{IndexOutOfRange, check};
 use crate::parts::Shared;
-use crate::simd::{self, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 use crate::top_k::{position, rank, sort_first};
 use crate::vector;
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
@@ -336,7 +336,7 @@ pub fn suppress(
             scratch,
         };
         // SAFETY: the kernel has no conditions.
-        *count = unsafe { simd::dispatch(ctx.isa, run) } as i32;
+        *count = unsafe { run.run_on(ctx.isa) } as i32;
     });
     Ok(())
 }

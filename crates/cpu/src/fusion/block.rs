@@ -14,14 +14,9 @@ pub(super) const LANE_GROUP: usize = 64;
 /// Vectors of the longest accumulator.
 pub(super) const MOST_VECTORS: usize = 16;
 
-/// Vectors of the accumulator: half of the registers.
-pub(super) const fn vectors<S: Simd>() -> usize {
-    if S::LANES == 16 { MOST_VECTORS } else { 8 }
-}
-
 /// Elements of a block.
 pub(super) const fn block_len<S: Simd>() -> usize {
-    vectors::<S>() * S::LANES
+    S::BLOCK_VECTORS * S::LANES
 }
 
 /// What an instruction does with the accumulator and its operand. Comparisons write a mask, one truth value for each element

@@ -1,6 +1,6 @@
 //! Execution of block programs.
 
-use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, MOST_VECTORS, Op, block_len, vectors};
+use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, MOST_VECTORS, Op, block_len};
 use super::program::{Program, Sink};
 use super::reduce::{self, Lanes};
 use super::row_loop::Tile;
@@ -25,7 +25,7 @@ macro_rules! vectors {
     ($i:ident $body:expr; $($number:literal)*) => {
         $({
             let $i: usize = $number;
-            if const { $number < vectors::<S>() } {
+            if const { $number < S::BLOCK_VECTORS } {
                 $body
             }
         })*

@@ -14,7 +14,7 @@ mod store;
 use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::Ctx;
 use crate::isa::Isa;
-use crate::simd;
+use crate::simd::SimdOp;
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::fusion::Fusion;
 use program::{Program, Sink};
@@ -146,7 +146,7 @@ impl FusionKernel {
         let partials = if self.slots == 0 { partials.0 } else { unsafe { partials.0.add(offset) } };
         let row_loop = RowLoop::new(&self.program, io, self.cols, rows, cols, scratch, partials);
         // SAFETY: the caller's promise.
-        unsafe { simd::dispatch_bf16(isa, row_loop) }
+        unsafe { row_loop.run_bf16_on(isa) }
     }
 
     /// Combines the blocks' partial results, in their order, into the outputs of the reductions. Block number `i` holds
@@ -184,7 +184,7 @@ impl FusionKernel {
                 let row_loop =
                     RowLoop::new(&self.program, io, elements, 0..1, part, worker_scratch(worker), partials.0);
                 // SAFETY: the parts are disjoint; the rest is the caller's promise.
-                unsafe { simd::dispatch_bf16(ctx.isa, row_loop) }
+                unsafe { row_loop.run_bf16_on(ctx.isa) }
             });
             return;
         }

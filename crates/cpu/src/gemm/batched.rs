@@ -8,7 +8,7 @@ use super::rows::{BlockScratch, row_scratch_len};
 use super::tile_loop::MemoryBlock;
 use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, GemmDesc};
-use crate::simd::{PanelFormat, dispatch_product};
+use crate::simd::{PanelFormat, SimdOp};
 
 /// Most elements of a B that a worker packs for itself.
 const MAX_B: usize = 256 * 1024;
@@ -70,7 +70,7 @@ pub(crate) unsafe fn run(
                 let matrix = &desc.b_matrix(b);
                 let steps = PanelSteps::whole(format.steps(desc.k));
                 let pack = PackTask { matrix, depth: 0..steps.len, dst: packed, steps };
-                dispatch_product(ctx.isa, format, pack);
+                pack.run_product_on(ctx.isa, format);
                 let rows = desc.a_rows(a);
                 let product = desc.row_product(&rows, packed.0, format, c);
                 product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), MemoryBlock::EMPTY, None);

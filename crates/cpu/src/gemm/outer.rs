@@ -12,7 +12,7 @@ use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowAddress, RowSource};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
 use super::tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
@@ -161,7 +161,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                     accumulate: whole && self.accumulate,
                     scratch: workers.of(worker),
                 };
-                dispatch_product(ctx.isa, self.format, block);
+                block.run_product_on(ctx.isa, self.format);
             }
             if whole {
                 finish(worker, block / plan.cols.count, rows, cols);
@@ -185,7 +185,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 cols: cols.clone(),
             };
             // SAFETY: the caller's promises; the partial sums are complete, tasks have different blocks of C.
-            unsafe { dispatch(ctx.isa, sum) };
+            unsafe { sum.run_on(ctx.isa) };
             finish(worker, block / plan.cols.count, rows, cols);
         });
     }
@@ -227,7 +227,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                     scratch: workers.of(worker),
                 };
                 // SAFETY: the caller's promises; tasks have different blocks of C.
-                unsafe { dispatch_product(ctx.isa, self.format, block) };
+                unsafe { block.run_product_on(ctx.isa, self.format) };
             }
             if let Some(epilogue) = epilogue {
                 epilogue.block(worker, origin.block + block, origin.row + rows.start..origin.row + rows.end, cols);
@@ -255,7 +255,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 scratch,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch_product(ctx.isa, self.format, block) };
+            unsafe { block.run_product_on(ctx.isa, self.format) };
         }
     }
 }

@@ -8,7 +8,7 @@ use super::rows::RowAddress;
 use super::tile::{MAX_PANEL, panel};
 use super::tile_loop::MemoryBlock;
 use super::typed_slice::TypedPtr;
-use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Steps of the reduction in one packing task.
 const PACK_DEPTH: usize = 64;
@@ -268,6 +268,6 @@ pub(crate) unsafe fn pack_steps(ctx: Ctx<'_>, matrix: &Matrix, format: PanelForm
     ctx.pool.run(steps.len.div_ceil(PACK_DEPTH), &|task, _| {
         let depth = task * PACK_DEPTH..steps.len.min((task + 1) * PACK_DEPTH);
         // SAFETY: the caller's promises; tasks write different steps.
-        unsafe { dispatch_product(ctx.isa, format, PackTask { matrix, depth, dst, steps }) };
+        unsafe { PackTask { matrix, depth, dst, steps }.run_product_on(ctx.isa, format) };
     });
 }

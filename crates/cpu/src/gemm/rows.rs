@@ -11,7 +11,7 @@ use super::tile_loop::{Ending, MemoryBlock, NO_ROW, Prefetch, Sums, TileLoop};
 use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
 use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Most rows of a block of A.
 pub(crate) const MAX_ROWS: usize = LARGEST_BLOCK;
@@ -621,7 +621,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 store,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch_product(ctx.isa, self.format, block) };
+            unsafe { block.run_product_on(ctx.isa, self.format) };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The register tile: all multiplications of matmul and convolution happen here.
 
 use crate::isa::Isa;
-use crate::simd::{Simd, SimdOp, TILE_STEPS, dispatch};
+use crate::simd::{Simd, SimdOp, TILE_STEPS};
 
 /// Columns of a panel of B are at most this many, on every instruction set; column splits are multiples of it.
 pub(crate) const MAX_PANEL: usize = 32;
@@ -88,7 +88,7 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
         }
     }
     // SAFETY: only the constant is read.
-    unsafe { dispatch(isa, Width) }
+    unsafe { Width.run_on(isa) }
 }
 
 /// The tile for `rows` rows (1 to [`Simd::TILE_ROWS`]) and `cols` columns (1 to a panel, rounded up to whole

@@ -142,13 +142,23 @@ impl TileLoop<'_> {
         unsafe {
             match S::TILES {
                 true => tiles::run::<S>(self, prefetch, ending),
-                false => S::run_op(VectorTiles { tile_loop: self, prefetch, store: ending.store }),
+                false => self.run_vectors::<S>(prefetch, ending.store),
             }
         }
     }
+
+    /// Computes tiles by vectors. Not inlined, so that the loop has all registers.
+    ///
+    /// # Safety
+    /// As [`run_then`](Self::run_then). The machine has `S`.
+    #[inline(never)]
+    unsafe fn run_vectors<S: Simd>(&self, prefetch: &mut Prefetch, store: Option<&Store>) {
+        // SAFETY: the caller's promises.
+        unsafe { S::run_op(VectorTiles { tile_loop: self, prefetch, store }) }
+    }
 }
 
-/// The tiles of a loop by vectors. Not inlined, so that the loop has all registers.
+/// [`TileLoop::run_vectors`], compiled for an instruction set.
 struct VectorTiles<'a> {
     tile_loop: &'a TileLoop<'a>,
     prefetch: &'a mut Prefetch,

@@ -13,6 +13,7 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 4;
+    const BLOCK_VECTORS: usize = 8;
 
     compiled_with!("neon");
     calls! {

@@ -63,7 +63,7 @@ impl Simd for Dot2 {
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
         f()
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.
         unsafe { op.run::<Self>() }
@@ -87,7 +87,7 @@ impl Simd for Tiles {
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
         f()
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.
         unsafe { op.run::<Self>() }

@@ -81,6 +81,7 @@ macro_rules! same_as {
         const LANES: usize = <$base as Simd>::LANES;
         const TILE_ROWS: usize = <$base as Simd>::TILE_ROWS;
         const TILE_VECTORS: usize = $tile_vectors;
+        const BLOCK_VECTORS: usize = <$base as Simd>::BLOCK_VECTORS;
 
         calls! {
             splat: <$base>::splat;
@@ -150,6 +151,8 @@ pub(crate) trait Simd: Copy + 'static {
     const TILE_ROWS: usize;
     /// Vectors in a row of the matmul register tile.
     const TILE_VECTORS: usize;
+    /// Vectors of a block of a fusion, an even number: as many as half of the registers hold.
+    const BLOCK_VECTORS: usize;
 
     /// Runs `f` compiled with the instruction set; `f` and all it calls must be inlined.
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R;
@@ -307,7 +310,7 @@ pub(crate) enum Test {
 }
 
 /// A computation written once for all instruction sets.
-pub(crate) trait SimdOp {
+pub(crate) trait SimdOp: Sized {
     /// What it returns.
     type Output;
     /// The computation; implementations are `#[inline(always)]`.
@@ -315,27 +318,81 @@ pub(crate) trait SimdOp {
     /// # Safety
     /// Called under `S::vectorize` on a machine that has `S`; otherwise as the implementation says.
     unsafe fn run<S: Simd>(self) -> Self::Output;
-}
 
-/// Runs `op` compiled for `isa`.
-///
-/// # Safety
-/// The conditions of `op` hold.
-///
-/// # Panics
-/// When this machine lacks `isa`.
-pub(crate) unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
-    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
-    // SAFETY: availability was checked, the rest is promised by the caller.
-    unsafe {
+    /// Runs it compiled for `isa`. A method, as the compiler puts functions of a type into the part of its program in which the type is,
+    /// and works on parts at once.
+    ///
+    /// # Safety
+    /// The conditions of the computation hold.
+    ///
+    /// # Panics
+    /// When this machine lacks `isa`.
+    unsafe fn run_on(self, isa: Isa) -> Self::Output {
+        assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+        // SAFETY: availability was checked, the rest is promised by the caller.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => Avx512::run_op(self),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => Avx2::run_op(self),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => Neon::run_op(self),
+                _ => Portable::run_op(self),
+            }
+        }
+    }
+
+    /// Runs a product compiled for `isa` on operands of a format that [`PanelFormat::of_bf16`] gave, or `f32`.
+    ///
+    /// # Safety
+    /// The conditions of the computation hold.
+    ///
+    /// # Panics
+    /// When this machine lacks `isa`, or `isa` the format.
+    unsafe fn run_product_on(self, isa: Isa, format: PanelFormat) -> Self::Output {
+        if format == PanelFormat::F32 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_on(isa) };
+        }
+        assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+        match (isa, format) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, PanelFormat::Tiles) => {
+                assert!(amx::is_available(), "this machine has no tiles of bf16");
+                // SAFETY: availability was checked, the rest is promised by the caller.
+                unsafe { Amx::run_op(self) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, PanelFormat::Dot2) => {
+                assert!(has_bf16(isa), "this machine has no dot products of bf16");
+                // SAFETY: availability was checked, the rest is promised by the caller.
+                unsafe { Avx512Bf16::run_op(self) }
+            }
+            // SAFETY: the caller's promise.
+            #[cfg(test)]
+            (Isa::Portable, PanelFormat::Dot2) => unsafe { emulated::Dot2::run_op(self) },
+            // SAFETY: the caller's promise.
+            #[cfg(test)]
+            (Isa::Portable, PanelFormat::Tiles) => unsafe { emulated::Tiles::run_op(self) },
+            _ => unreachable!("{isa} does not multiply {format:?}"),
+        }
+    }
+
+    /// Runs it compiled for `isa`, with instructions that round to `bf16` where the processor has them.
+    ///
+    /// # Safety
+    /// The conditions of the computation hold.
+    ///
+    /// # Panics
+    /// When this machine lacks `isa`.
+    unsafe fn run_bf16_on(self, isa: Isa) -> Self::Output {
         match isa {
+            // SAFETY: availability was checked, the rest is promised by the caller.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512::run_op(op),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::run_op(op),
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Neon::run_op(op),
-            _ => Portable::run_op(op),
+            Isa::Avx512 if isa.is_available() && has_bf16(isa) => unsafe { Avx512Bf16::run_op(self) },
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.run_on(isa) },
         }
     }
 }
@@ -427,58 +484,5 @@ impl PanelFormat {
     /// Whether steps are pairs of elements.
     pub(crate) fn is_dot2(self) -> bool {
         self != PanelFormat::F32
-    }
-}
-
-/// Runs a product `op` compiled for `isa` on operands of a format that [`PanelFormat::of_bf16`] gave, or `f32`.
-///
-/// # Safety
-/// The conditions of `op` hold.
-///
-/// # Panics
-/// When this machine lacks `isa`, or `isa` the format.
-pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, format: PanelFormat, op: Op) -> Op::Output {
-    if format == PanelFormat::F32 {
-        // SAFETY: the caller's promise.
-        return unsafe { dispatch(isa, op) };
-    }
-    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
-    match (isa, format) {
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, PanelFormat::Tiles) => {
-            assert!(amx::is_available(), "this machine has no tiles of bf16");
-            // SAFETY: availability was checked, the rest is promised by the caller.
-            unsafe { Amx::run_op(op) }
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, PanelFormat::Dot2) => {
-            assert!(has_bf16(isa), "this machine has no dot products of bf16");
-            // SAFETY: availability was checked, the rest is promised by the caller.
-            unsafe { Avx512Bf16::run_op(op) }
-        }
-        // SAFETY: the caller's promise.
-        #[cfg(test)]
-        (Isa::Portable, PanelFormat::Dot2) => unsafe { emulated::Dot2::run_op(op) },
-        // SAFETY: the caller's promise.
-        #[cfg(test)]
-        (Isa::Portable, PanelFormat::Tiles) => unsafe { emulated::Tiles::run_op(op) },
-        _ => unreachable!("{isa} does not multiply {format:?}"),
-    }
-}
-
-/// Runs `op` compiled for `isa`, with instructions that round to `bf16` where the processor has them.
-///
-/// # Safety
-/// The conditions of `op` hold.
-///
-/// # Panics
-/// When this machine lacks `isa`.
-pub(crate) unsafe fn dispatch_bf16<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
-    match isa {
-        // SAFETY: availability was checked, the rest is promised by the caller.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if isa.is_available() && has_bf16(isa) => unsafe { Avx512Bf16::run_op(op) },
-        // SAFETY: the caller's promise.
-        _ => unsafe { dispatch(isa, op) },
     }
 }

@@ -37,12 +37,14 @@ impl Simd for Portable {
     const LANES: usize = 4;
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 2;
+    /// Few, as the code of a fusion is written out for each of their lanes.
+    const BLOCK_VECTORS: usize = 2;
 
     #[inline(always)]
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
         f()
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.
         unsafe { op.run::<Self>() }

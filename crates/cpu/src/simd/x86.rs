@@ -27,6 +27,7 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     const TILE_ROWS: usize = 14;
     const TILE_VECTORS: usize = 2;
+    const BLOCK_VECTORS: usize = 16;
 
     compiled_with!("avx512f,avx512bw,avx512dq,avx512vl,fma");
     calls! {
@@ -259,6 +260,7 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 2;
+    const BLOCK_VECTORS: usize = 8;
 
     compiled_with!("avx2,fma");
     calls! {

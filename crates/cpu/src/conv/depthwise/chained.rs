@@ -10,7 +10,7 @@ use crate::gemm::{
     RowProduct, Scratch, SharedMut, Store, TASKS, TypedSlice, Weights, aligned_len, packed_start, panel_width,
     row_scratch_len,
 };
-use crate::simd::{PanelFormat, dispatch};
+use crate::simd::{PanelFormat, SimdOp};
 use bessemer_ir::DType;
 use std::ops::Range;
 
@@ -254,7 +254,7 @@ impl Chained<'_> {
                 let a_block = self.blocks_of_a.of(worker);
                 product.block(ctx, worker, rows, channels.clone(), a_block, MemoryBlock::EMPTY, Some(&store));
             }
-            dispatch(ctx.isa, lines);
+            lines.run_on(ctx.isa);
         }
         if let Some(epilogue) = self.epilogue {
             let rows = self.cut.blocks.range(block, d.output_rows());

@@ -9,7 +9,7 @@ mod weight_grad;
 
 use super::ConvDesc;
 use crate::gemm::{Ctx, Destination, Epilogue, Output, RowBlocks, SharedMut, TASKS};
-use crate::simd::dispatch;
+use crate::simd::SimdOp;
 use direct::{Grid, Lines, Side};
 
 pub(super) use weight_grad::{weight_grad, weight_grad_scratch_len};
@@ -93,7 +93,7 @@ impl Pass<'_> {
                 let part = channels.start + part.start..channels.start + part.end;
                 let lines = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: part, store };
                 // SAFETY: the caller's promise; tasks have different lines or channels.
-                unsafe { dispatch(ctx.isa, lines) };
+                unsafe { lines.run_on(ctx.isa) };
             }
             let Some(epilogue) = epilogue else { return };
             let rows = cut.blocks.range(block, total);

@@ -9,7 +9,7 @@ use crate::conv::ConvDesc;
 use crate::conv::gather::Axis;
 use crate::gemm::{Ctx, Output, RowBlocks, Scratch, SharedMut, TASKS, aligned_len};
 use crate::parts::for_chunks;
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp};
 
 /// Most channels of a task.
 const MAX_CHANNELS: usize = 64;
@@ -58,7 +58,7 @@ pub(crate) fn weight_grad(ctx: Ctx<'_>, d: &ConvDesc, x: &[f32], dy: &[f32], dw:
         unsafe {
             let dw = partials.add(split * len);
             let channels = plan.groups.range(group, d.c_in);
-            dispatch(ctx.isa, PartialSum { d, x, dy, dw, lines: plan.splits.range(split, d.n * d.oh), channels });
+            PartialSum { d, x, dy, dw, lines: plan.splits.range(split, d.n * d.oh), channels }.run_on(ctx.isa);
         }
     });
     // SAFETY: the extents were checked, and all parts are written.

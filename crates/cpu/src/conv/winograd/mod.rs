@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::ConvDesc;
 use crate::gemm::{AffinePtr, Ctx, Destination, Epilogue, Input, Output, RowBlocks, Scratch, SharedMut, aligned_len};
-use crate::simd::dispatch;
+use crate::simd::SimdOp;
 use input::{TransformInput, zeros_len};
 use output::TransformOutput;
 use plan::{Plan, Problem};
@@ -253,7 +253,7 @@ impl Convolution<'_> {
             zeros: self.zeros.0,
         };
         // SAFETY: the caller's promise.
-        unsafe { dispatch(self.ctx.isa, transform) };
+        unsafe { transform.run_on(self.ctx.isa) };
     }
 
     /// Multiplies some tiles and transforms the products, piece by piece of the columns.
@@ -287,7 +287,7 @@ impl Convolution<'_> {
                     products,
                     position_stride,
                 };
-                dispatch(self.ctx.isa, multiply);
+                multiply.run_on(self.ctx.isa);
                 let transform = TransformOutput {
                     problem,
                     tiles: tiles.clone(),
@@ -297,7 +297,7 @@ impl Convolution<'_> {
                     tile_stride: products_row(&cols),
                     dst: output.0,
                 };
-                dispatch(self.ctx.isa, transform);
+                transform.run_on(self.ctx.isa);
             }
         }
     }

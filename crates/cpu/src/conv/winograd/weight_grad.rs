@@ -20,7 +20,7 @@ use crate::gemm::{
     Scratch, SharedMut, TASKS, TileLoop, TypedSlice, aligned_len, column_stride, even_chunks, panel, tile_count,
     tile_start,
 };
-use crate::simd::{NEIGHBOURS, Simd, SimdOp, dispatch};
+use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 
 /// Most channels of a task's block, on both sides.
 const BLOCK: usize = 64;
@@ -167,7 +167,7 @@ pub fn weight_grad<'a>(
                 sums: dy_side.add(lens[1]),
                 dw: if splits.count > 1 { partials.add(split * d.weight_len()) } else { dw },
             };
-            dispatch(ctx.isa, block);
+            block.run_on(ctx.isa);
         }
     });
     if splits.count <= 1 {
@@ -187,7 +187,7 @@ pub fn weight_grad<'a>(
             cols: 0..d.c_out,
         };
         // SAFETY: the partial sums are complete, and tasks have different rows.
-        unsafe { dispatch(ctx.isa, sum) };
+        unsafe { sum.run_on(ctx.isa) };
     });
 }
 

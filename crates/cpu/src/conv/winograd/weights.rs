@@ -6,7 +6,7 @@ use super::Direction;
 use super::plan::Problem;
 use super::points::{self, INPUTS, TAPS};
 use crate::gemm::{Ctx, LINE, SharedMut, panel};
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp};
 
 /// Taps of the kernel.
 pub(super) const KERNEL: usize = TAPS * TAPS;
@@ -23,7 +23,7 @@ pub(super) unsafe fn transform(ctx: Ctx<'_>, problem: &Problem, direction: Direc
     ctx.pool.run(problem.channels.div_ceil(TASK_CHANNELS), &|task, _| {
         let channels = task * TASK_CHANNELS..problem.channels.min((task + 1) * TASK_CHANNELS);
         // SAFETY: the caller's promises; tasks write different channels.
-        unsafe { dispatch(ctx.isa, TransformWeights { problem, direction, src, channels, dst }) };
+        unsafe { TransformWeights { problem, direction, src, channels, dst }.run_on(ctx.isa) };
     });
 }
 
