@@ -27,8 +27,8 @@ fn main() -> ExitCode {
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            ranks::tell_error(&failure::one_line(&error));
             let code = failure::exit_code(&error);
+            ranks::tell_error(code, &failure::one_line(&error));
             if has_failed() {
                 end_at_once(code);
             }

@@ -3,7 +3,7 @@
 use crate::args::{Common, at_least_one, switch};
 use crate::failure::{FAILED, Usage};
 use anyhow::{Result, bail};
-use bessemer_comm::launch::{Placement, process_variables};
+use bessemer_comm::launch::{Launcher, Placement, process_variables};
 use bessemer_comm::mpi::{Family, end_at_once};
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
 use bessemer_ir::ops::collective::Wire;
@@ -124,6 +124,13 @@ impl RankArguments {
     pub(crate) fn join(&self, job: &str, device: DeviceKind, common: &Common) -> Result<Group> {
         let variables = process_variables();
         let placement = Placement::from_variables(&variables)?;
+        // PMI's variables are those by which other launchers of this list speak to their MPI.
+        let others = placement.others.iter().filter(|other| **other != Launcher::Pmi);
+        let others: Vec<&str> = others.map(|other| other.title()).collect();
+        if let (Some(launcher), false) = (placement.launcher, others.is_empty()) {
+            let (launcher, others) = (launcher.title(), others.join(" and of "));
+            common.notify(&format!("ranks are those of {launcher}; there are variables of {others} as well"));
+        }
         match self.devices {
             Some(devices) if placement.launcher.is_none() && devices > 1 => {
                 let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
@@ -146,7 +153,7 @@ impl RankArguments {
             verify_every: self.verify_state,
             wire: self.wire,
             give_up: |error| {
-                tell_error(error);
+                tell_error(FAILED, error);
                 end_at_once(FAILED);
             },
             ..GroupOptions::default()
@@ -178,8 +185,8 @@ pub(crate) fn is_follower() -> bool {
     Placement::from_variables(&process_variables()).is_ok_and(|placement| placement.rank > 0)
 }
 
-/// A named pipe to which ranks write their last error, for whoever started them: launchers of MPI drop what ranks say while they end a
-/// job of which a rank was killed.
+/// A named pipe to which ranks write their exit code and their last error, for whoever started them: launchers of MPI drop what ranks
+/// say while they end a job of which a rank was killed.
 const ERRORS: &str = "BESSEMER_ERRORS";
 
 /// The end of that pipe to which this process writes; open until it ends.
@@ -192,49 +199,93 @@ pub(crate) fn open_error_pipe() {
     ERROR_PIPE.get_or_init(|| open(std::env::var_os(ERRORS)?).ok());
 }
 
-/// Says why this process ends.
-pub(crate) fn tell_error(error: &str) {
+/// Says why this process ends, and with which exit code.
+pub(crate) fn tell_error(code: u8, error: &str) {
     let pipe = ERROR_PIPE.get().and_then(Option::as_ref);
-    let told = pipe.is_some_and(|mut pipe| pipe.write_all(format!("{error}\n").as_bytes()).is_ok());
+    let told = pipe.is_some_and(|mut pipe| pipe.write_all(format!("{code} {error}\n").as_bytes()).is_ok());
     if !told {
         eprintln!("error: {error}");
     }
 }
 
-/// The reading end of a pipe for errors.
+/// The reading end of a pipe for errors, in a folder that serves the launcher for its own files as well: one that is killed leaves them.
 struct ErrorPipe {
-    path: PathBuf,
+    folder: PathBuf,
     reader: File,
+    bytes: Vec<u8>,
+    /// Whether a rank has had it open.
+    was_open: bool,
+    /// Since when no rank has it open.
+    closed: Option<Instant>,
 }
 
 impl ErrorPipe {
     fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("bessemer-errors-{}", std::process::id()));
-        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        let reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
-        Ok(Self { reader: reader.inspect_err(|_| drop(fs::remove_file(&path)))?, path })
+        let folder = std::env::temp_dir().join(format!("bessemer-ranks-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let open = || -> Result<File> {
+            mkfifo(&Self::path_in(&folder), Mode::S_IRUSR | Mode::S_IWUSR)?;
+            Ok(OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(Self::path_in(&folder))?)
+        };
+        let reader = open().inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
+        Ok(Self { folder, reader, bytes: Vec::new(), was_open: false, closed: None })
     }
 
-    /// Waits until all ranks have ended, some of which may outlive their launcher, but not for long; what they wrote.
-    fn read(&mut self) -> Result<String> {
-        let (begun, mut bytes) = (Instant::now(), Vec::new());
-        while begun.elapsed() < LAST_WORDS {
-            match self.reader.read_to_end(&mut bytes) {
-                Ok(_) => break,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(Duration::from_millis(10)),
-                Err(error) => return Err(error.into()),
+    fn path_in(folder: &Path) -> PathBuf {
+        folder.join("errors")
+    }
+
+    /// Reads what has come.
+    fn look(&mut self) -> std::io::Result<()> {
+        match self.reader.read_to_end(&mut self.bytes) {
+            Ok(_) => {
+                self.was_open |= !self.bytes.is_empty();
+                if self.was_open {
+                    self.closed.get_or_insert_with(Instant::now);
+                }
+                Ok(())
             }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                (self.was_open, self.closed) = (true, None);
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether a rank has told an error, and all have ended for some time.
+    fn job_has_failed(&self) -> bool {
+        !self.bytes.is_empty() && self.closed.is_some_and(|closed| closed.elapsed() > LAUNCHER_GRACE)
+    }
+
+    /// Waits until all ranks have ended, some of which may outlive their launcher, but not for long; their exit codes and errors in the
+    /// order in which they ended.
+    fn read(&mut self) -> Result<Vec<(i32, String)>> {
+        let begun = Instant::now();
+        self.look()?;
+        while self.was_open && self.closed.is_none() && begun.elapsed() < LAST_WORDS {
+            sleep(Duration::from_millis(10));
+            self.look()?;
+        }
+        let text = String::from_utf8_lossy(&self.bytes);
+        let told = text.lines().filter_map(|line| {
+            let (code, error) = line.split_once(' ')?;
+            Some((code.parse().ok()?, error.to_owned()))
+        });
+        Ok(told.collect())
     }
 }
 
 impl Drop for ErrorPipe {
     fn drop(&mut self) {
         // Nobody can do more about it.
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
+
+/// How long a launcher has to end when all ranks have, one of them with an error: Open MPI's sleeps for ten seconds before it looks
+/// whether those that it ends are still there.
+const LAUNCHER_GRACE: Duration = Duration::from_millis(300);
 
 /// How long ranks may take to end behind their launcher.
 const LAST_WORDS: Duration = Duration::from_secs(6);
@@ -254,31 +305,39 @@ pub(crate) fn run_ranks(start: &Start<'_>, arguments: &[OsString], stop: &StopSi
     let &Start { ranks, mpi, device } = start;
     let program = std::env::current_exe()?;
     let mut errors = ErrorPipe::new()?;
+    let pipe = ErrorPipe::path_in(&errors.folder);
     let mut job = match device {
         DeviceKind::Cpu => {
             let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
             common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
-            Job::start(launcher.command(ranks, program.as_os_str(), arguments).env(ERRORS, &errors.path))?
+            let mut command = launcher.command(ranks, program.as_os_str(), arguments);
+            Job::start(command.env(ERRORS, &pipe).env("OMPI_MCA_orte_tmpdir_base", &errors.folder))?
         }
         DeviceKind::Cuda { .. } => {
             common.notify(&format!("{ranks} ranks, each with a GPU"));
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            let variables = [(ERRORS, errors.path.as_os_str())];
+            let variables = [(ERRORS, pipe.as_os_str())];
             Job::start_local(ranks, program.as_os_str(), arguments, port, &variables, std::io::stderr)?
         }
     };
-    let mut asked = false;
-    let hand_on = |job: &Job| {
+    let (mut asked, mut is_readable) = (false, true);
+    let tick = |job: &Job| {
         if stop.is_raised() && !std::mem::replace(&mut asked, true) {
             job.signal_ranks(&program, Signal::SIGTERM);
         }
+        is_readable = is_readable && errors.look().is_ok();
+        if errors.job_has_failed() {
+            job.signal(Signal::SIGKILL);
+        }
     };
-    let code = job.wait(hand_on);
-    let (code, errors) = (code?, errors.read()?);
-    for error in distinct(&errors) {
+    let code = job.wait(tick)?;
+    let told = errors.read()?;
+    // That of a launcher which had to be killed says nothing.
+    let code = told.first().map_or(code, |(code, _)| *code);
+    for error in distinct(told.iter().map(|(_, error)| error.as_str())) {
         eprintln!("error: {error}");
     }
-    if code != 0 && errors.is_empty() {
+    if code != 0 && told.is_empty() {
         eprintln!("error: the ranks ended with code {code}, and none said why: their launcher killed them");
     }
     Ok(code)
@@ -295,9 +354,9 @@ pub(crate) fn device_of(arguments: &[OsString]) -> DeviceKind {
 }
 
 /// The errors of ranks, each once: what one says of itself, and not what others repeat of it.
-fn distinct(errors: &str) -> Vec<&str> {
+fn distinct<'a>(errors: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut distinct: Vec<&str> = Vec::new();
-    for error in errors.lines() {
+    for error in errors {
         if !distinct.iter().any(|known| error.contains(known)) {
             distinct.retain(|known| !known.contains(error));
             distinct.push(error);
@@ -327,6 +386,6 @@ mod tests {
     #[test]
     fn each_error_is_told_once() {
         let told = "rank 2 (host a) failed: no memory\nno memory\nrank 2 (host a) failed: no memory\nlost rank 1\n";
-        assert_eq!(distinct(told), ["no memory", "lost rank 1"]);
+        assert_eq!(distinct(told.lines()), ["no memory", "lost rank 1"]);
     }
 }
