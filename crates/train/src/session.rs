@@ -1,5 +1,6 @@
 //! A compiled step with its state: what trainers, evaluations and benchmarks run.
 
+use crate::checkpoint::hashing::sha256_hex;
 use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
 use crate::device::{DeviceKind, DeviceOptions};
 use crate::error::TrainError;
@@ -84,7 +85,8 @@ impl TrainSession {
     /// Compiles the step of one rank of a group. All state is zero until [`TrainSession::initialise`] or [`TrainSession::restore`].
     ///
     /// # Errors
-    /// A recipe that cannot be built or run on this machine.
+    /// A recipe that cannot be built or run on this machine; [`TrainError::RanksDiffer`] for plans that are not the same on all ranks, before
+    /// memory is taken.
     pub fn new(
         task: &dyn Task,
         recipe: &Recipe,
@@ -95,8 +97,12 @@ impl TrainSession {
         let options = compile_options(recipe, compute)?;
         let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
         let device = compute.device.open_rank(group.link())?;
+        let plan = compile(&graph, device.target(), &options)?;
+        if group.size() > 1 {
+            group.compare("the hash of the compiled step", &sha256_hex(print_plan(&plan).as_bytes()))?;
+        }
         let state = new_state(&*device, &specs)?;
-        let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
+        let executor = device.load(plan, &state, &StateBinding::default())?;
         let volatile: Vec<String> =
             specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
         Ok(Self {
@@ -272,11 +278,6 @@ impl TrainSession {
             true => Ok(self.executor.feed(&[(STOP, &wish.to_ne_bytes())])?),
             false => Ok(()),
         }
-    }
-
-    /// The plan of the step, as text.
-    pub fn plan_text(&self) -> String {
-        print_plan(self.executor.plan())
     }
 
     /// Copies those of the feeds that the step has into its memory.

@@ -19,7 +19,7 @@ pub const MAX_PAYLOAD: u32 = 1 << 28;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
-    /// Version of the program.
+    /// The program: its version, and a hash of its file.
     pub program: String,
     /// Hash of the resolved recipe.
     pub recipe: String,

@@ -204,7 +204,7 @@ impl State {
         let pairs = [
             ("protocol version", PROTOCOL.to_string(), hello.protocol.to_string()),
             ("number of ranks", self.expected.size.to_string(), hello.size.to_string()),
-            ("program version", ours.program.clone(), theirs.program.clone()),
+            ("program", ours.program.clone(), theirs.program.clone()),
             ("recipe", ours.recipe.clone(), theirs.recipe.clone()),
             ("data", ours.data.clone(), theirs.data.clone()),
             ("plan", ours.plan.clone(), theirs.plan.clone()),

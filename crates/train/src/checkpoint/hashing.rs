@@ -2,7 +2,9 @@
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::path::Path;
 
 pub(super) struct Hashing<T> {
     pub(super) inner: T,
@@ -48,6 +50,13 @@ impl<R: Read> Read for Hashing<R> {
 
 pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// Lower-case hexadecimal SHA-256 of a file's bytes.
+pub(crate) fn sha256_of_file(path: &Path) -> io::Result<String> {
+    let mut sink = Hashing::new(io::sink());
+    io::copy(&mut File::open(path)?, &mut sink)?;
+    Ok(sink.finish().1)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,7 +3,7 @@
 mod collectives;
 mod progress;
 
-use crate::checkpoint::hashing::sha256_hex;
+use crate::checkpoint::hashing::{sha256_hex, sha256_of_file};
 use crate::device::{DeviceKind, LocalRank, RankLink};
 use crate::error::{ErrorKind, TrainError};
 use bessemer_comm::CommError;
@@ -22,8 +22,8 @@ use progress::Tracker;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Most bytes that are sent to rank 0 in one piece by all ranks together.
@@ -160,11 +160,8 @@ impl Group {
         let left_alone = Arc::clone(&is_alone);
         let look = move || if left_alone.load(Ordering::Acquire) { Err(CommError::Cancelled) } else { watched.check() };
         let engine = open.map(|open| Engine::start(open, Box::new(look))).transpose()?;
-        let identity = Identity {
-            program: env!("CARGO_PKG_VERSION").to_owned(),
-            recipe: sha256_hex(job.as_bytes()),
-            ..Identity::default()
-        };
+        let identity =
+            Identity { program: program().to_owned(), recipe: sha256_hex(job.as_bytes()), ..Identity::default() };
         let met = meet(placement, identity, options.deadlines, engine.as_ref(), missing);
         // Without the others the message layer cannot end in good order.
         let Membership { server, control } = met.inspect_err(|_| is_alone.store(true, Ordering::Release))?;
@@ -396,6 +393,19 @@ impl Group {
             server.close(Duration::from_secs(10));
         }
     }
+}
+
+/// This program: its version, and a hash of its file, in which two builds of one version differ.
+fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        // The file that runs, even if another one has taken its name meanwhile.
+        let file = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
+        let hash = file.and_then(|file| sha256_of_file(&file));
+        let hash =
+            hash.map_or_else(|error| format!("a file that cannot be read: {error}"), |hash| format!("SHA-256 {hash}"));
+        format!("{} ({hash})", env!("CARGO_PKG_VERSION"))
+    })
 }
 
 fn encode<T: Serialize>(value: &T) -> Vec<u8> {

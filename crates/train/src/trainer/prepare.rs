@@ -2,7 +2,6 @@
 
 use super::files::RunFiles;
 use super::{Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
-use crate::checkpoint::hashing::sha256_hex;
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, RunInfo, Status, read_events};
@@ -51,9 +50,6 @@ impl<'a> Trainer<'a> {
             check_kernels(&**evaluation, &ComputeOptions { compile, ..options.compute.clone() })?;
         }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute, group)?;
-        if group.size() > 1 {
-            group.compare("the hash of the compiled step", &sha256_hex(session.plan_text().as_bytes()))?;
-        }
         session.initialise()?;
         let is_new = group.leads() && past.as_ref().is_none_or(|past| past.loaded.is_none());
         let notes = if is_new { begin(&mut session, &*task, options)? } else { Vec::new() };

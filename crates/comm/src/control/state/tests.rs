@@ -341,7 +341,7 @@ fn every_field_of_a_hello_is_compared() {
         ("protocol version", |hello| hello.protocol += 1),
         ("number of ranks", |hello| hello.size += 1),
         ("rank", |hello| hello.rank = 2),
-        ("program version", |hello| hello.identity.program.push('x')),
+        ("program", |hello| hello.identity.program.push('x')),
         ("recipe", |hello| hello.identity.recipe.push('x')),
         ("data", |hello| hello.identity.data.push('x')),
         ("plan", |hello| hello.identity.plan.push('x')),
