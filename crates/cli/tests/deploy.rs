@@ -83,7 +83,10 @@ fn a_job_whose_time_is_over_is_queued_again() {
             (130, "saved\nscontrol requeue 17\n"),
         ),
         ("echo failed; exit 1", (1, "failed\n")),
-        (r#"trap 'echo done; exit 0' TERM; /bin/sleep 0.3; kill -USR1 $PPID; while :; do /bin/sleep 0.02; done"#, (0, "done\n")),
+        (
+            r#"trap 'echo done; exit 0' TERM; /bin/sleep 0.3; kill -USR1 $PPID; while :; do /bin/sleep 0.02; done"#,
+            (0, "done\n"),
+        ),
     ] {
         let folder = TempDir::new().unwrap();
         let bin = folder.path().join("bin");
@@ -140,13 +143,23 @@ fn words(value: &Value) -> Vec<&str> {
 fn the_operators_job_starts_as_many_ranks_as_workers() {
     for (file, image, ranks_of_each, gpus, options) in [
         ("mpijob.yaml", "bessemer:latest", 1, None, &["/runs/resnet50", "resnet50"][..]),
-        ("mpijob-gpu.yaml", "bessemer-gpu:latest", 8, Some(8), &["/runs/resnet50", "--device", "cuda", "--", "resnet50"]),
+        (
+            "mpijob-gpu.yaml",
+            "bessemer-gpu:latest",
+            8,
+            Some(8),
+            &["/runs/resnet50", "--device", "cuda", "--", "resnet50"],
+        ),
     ] {
         let [job] = &documents(file)[..] else { panic!("one document") };
         let replicas = &job["spec"]["mpiReplicaSpecs"];
         let of = |role: &str| &replicas[role]["template"]["spec"]["containers"][0];
-        let (launchers, workers) = (&replicas["Launcher"]["replicas"], replicas["Worker"]["replicas"].as_u64().unwrap());
-        assert_eq!((launchers.as_u64(), workers, job["spec"]["slotsPerWorker"].as_u64()), (Some(1), 4, Some(ranks_of_each)));
+        let (launchers, workers) =
+            (&replicas["Launcher"]["replicas"], replicas["Worker"]["replicas"].as_u64().unwrap());
+        assert_eq!(
+            (launchers.as_u64(), workers, job["spec"]["slotsPerWorker"].as_u64()),
+            (Some(1), 4, Some(ranks_of_each))
+        );
         let (arguments, ranks) = (words(&of("Launcher")["args"]), (workers * ranks_of_each).to_string());
         let behind = |name: &str| arguments.iter().position(|word| *word == name).map(|at| &arguments[at + 1..]);
         assert_eq!(behind("-np").map(|words| words[0]), Some(&*ranks));
@@ -177,7 +190,9 @@ fn problems_of_container(text: &str) -> Vec<String> {
         let is_well = match (&*name, &words[..]) {
             ("FROM", [image, alias @ ..]) => {
                 let is_known = stages.iter().any(|stage| stage == image)
-                    || image.split_once(':').is_some_and(|(name, tag)| name.matches('/').count() == 2 && !tag.is_empty());
+                    || image
+                        .split_once(':')
+                        .is_some_and(|(name, tag)| name.matches('/').count() == 2 && !tag.is_empty());
                 let (is_named, alias) = match alias {
                     [] => (true, ""),
                     ["AS", alias] => (!stages.iter().any(|stage| stage == alias), *alias),
@@ -194,7 +209,8 @@ fn problems_of_container(text: &str) -> Vec<String> {
             }
             ("COPY", [sources @ .., to]) if !sources.is_empty() => {
                 let is_folder = to.ends_with('/') || *to == ".";
-                sources.iter().all(|source| deploy().join("..").join(source).exists()) && (is_folder || sources.len() == 1)
+                sources.iter().all(|source| deploy().join("..").join(source).exists())
+                    && (is_folder || sources.len() == 1)
             }
             ("RUN", [_, ..]) => Command::new("sh").args(["-n", "-c", &rest]).output().unwrap().status.success(),
             ("ENV", pairs) => pairs.iter().all(|pair| pair.split_once('=').is_some_and(|(name, _)| !name.is_empty())),
@@ -212,7 +228,8 @@ fn problems_of_container(text: &str) -> Vec<String> {
 fn instructions_of_the_container_are_well_formed() {
     let text = fs::read_to_string(deploy().join("Containerfile")).unwrap();
     assert_eq!(problems_of_container(&text), [""; 0]);
-    let named: Vec<String> = instructions(&text).into_iter().filter(|(name, _)| name == "FROM").map(|(_, rest)| rest).collect();
+    let named: Vec<String> =
+        instructions(&text).into_iter().filter(|(name, _)| name == "FROM").map(|(_, rest)| rest).collect();
     assert!(named.iter().any(|stage| stage == "cpu AS gpu") && named.last().unwrap() == "cpu", "{named:?}");
     for (from, to) in [
         ("--from=build", "--from=builder"),
