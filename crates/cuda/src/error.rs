@@ -37,6 +37,9 @@ pub enum GpuError {
     Compile { kernel: String, arch: String, log: String },
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// A file of `--tuning` that is none.
+    #[error("{} holds no engines of convolutions: {reason}", path.display())]
+    Tuning { path: PathBuf, reason: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
 }

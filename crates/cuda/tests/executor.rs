@@ -541,12 +541,15 @@ fn orders_that_streams_allow_change_nothing() {
     }
 }
 
-/// A device that measures engines, and keeps the fastest ones in a file.
-fn tuned(folder: &Path, file: &Path) -> CudaDevice {
+/// Of a device that measures engines, and keeps the fastest ones in a file.
+fn options_of(folder: &Path, file: &Path) -> CudaOptions {
     let (gpu_libraries, cubins) = (vec![folder.to_owned()], folder.join("cubins"));
     let tuning = Some(file.to_owned());
-    CudaDevice::open(&CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning, no_epilogues: false })
-        .unwrap()
+    CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning, no_epilogues: false }
+}
+
+fn tuned(folder: &Path, file: &Path) -> CudaDevice {
+    CudaDevice::open(&options_of(folder, file)).unwrap()
 }
 
 /// The engine of the one convolution in a file of measurements.
@@ -586,7 +589,10 @@ fn the_fastest_engine_is_used_and_kept() {
     std::fs::write(&file, text.replace("\"engine\": 8", "\"engine\": 9")).unwrap();
     assert_eq!((plans("slow_first", &file), kept_engine(&file)), (2, 8), "an engine that is not there any more");
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
-    assert_eq!((plans("fails_first", &file), kept_engine(&file)), (2, 8), "half a file, and an engine that fails");
+    let message = CudaDevice::open(&options_of(folder, &file)).err().unwrap().to_string();
+    assert!(message.starts_with(&format!("{} holds no engines of convolutions: EOF", file.display())), "{message}");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!((plans("fails_first", &file), kept_engine(&file)), (2, 8), "an engine that fails");
     let compiles = scratch.path().join("compiled.json");
     assert_eq!((plans("compiles", &compiles), plans("nothing", &compiles)), (2, 1));
     // Two devices: what one of them has measured is there for the other one, and a device keeps its plans.

@@ -8,9 +8,10 @@ mod steps;
 
 use bessemer_ir::{DType, TensorType};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
-use bessemer_models::{LossOptions, Model, bert, find};
-use bessemer_nn::{Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
-use steps::{Feed, Run, Trouble, compare, content, launches, on_gpu};
+use bessemer_models::electra::{ElectraConfig, PretrainingOptions};
+use bessemer_models::{LossOptions, Model, bert, electra, find};
+use bessemer_nn::{Adam, Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
+use steps::{Feed, Run, Trouble, compare, content, in_random_orders, launches, on_gpu};
 
 fn resnet() -> Model {
     let spec = find("resnet20-cifar").unwrap();
@@ -113,4 +114,20 @@ fn regions_alike_are_launched_as_one() {
     check(&resnet(), DType::Bf16, &pictures, [486, 377]);
     check(&bert(2), DType::F32, &sequences, [417, 335]);
     check(&bert(2), DType::Bf16, &sequences, [446, 348]);
+}
+
+fn electra() -> Model {
+    let mini = ElectraConfig::mini();
+    let encoder = BertConfig { vocab_size: 500, num_hidden_layers: 2, max_position_embeddings: 32, ..mini.encoder };
+    let config = ElectraConfig { encoder, ..mini };
+    let sequences = Sequences { batch: 1, length: 16, predictions: 3 };
+    let train = TrainConfig::new(Optimizer::Adam(Adam::bert(0.01)), Schedule::constant(1e-3));
+    electra::train(&config, sequences, &PretrainingOptions::new(0.25), &train).unwrap()
+}
+
+#[test]
+fn steps_of_models_in_random_orders() {
+    in_random_orders("ResNet-20 in random orders", &resnet(), DType::F32, &pictures);
+    in_random_orders("BERT in random orders", &bert(2), DType::Bf16, &sequences);
+    in_random_orders("ELECTRA in random orders", &electra(), DType::Bf16, &sequences);
 }

@@ -4,7 +4,7 @@ use crate::error::TrainError;
 use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
 use bessemer_cuda::loader::Wanted;
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError, replace_damaged_tuning};
 use bessemer_ir::plan::Target;
 use bessemer_ir::run::{Collectives, Device, Peers, RunError};
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,9 @@ pub enum DeviceError {
     /// A library or the GPU is not there, or they do not fit together.
     #[error("{device} cannot be used: {source}; `bessemer doctor` says what there is")]
     Gpu { device: DeviceKind, source: GpuError },
+    /// A file that was named and cannot be read.
+    #[error("--tuning: {0}; name another file, which need not be there yet, on or off")]
+    Tuning(GpuError),
     #[error(
         "{device} cannot be used by {ranks} ranks that add over MPI; start them with --device cuda, each of which takes a GPU"
     )]
@@ -333,25 +336,38 @@ impl DeviceOptions {
         CpuOptions { isa: self.instruction_set.0, threads: self.threads }
     }
 
-    fn of_gpu(&self, ordinal: usize) -> CudaOptions {
+    /// What opens a GPU. The file of this program's cache, if it is damaged, is begun anew.
+    fn of_gpu(&self, ordinal: usize) -> Result<CudaOptions, DeviceError> {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
         let (tuning, no_epilogues) = (self.tuning.file(), self.no_epilogues);
-        CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues }
+        if let (Tuning::On, Some(file)) = (&self.tuning, &tuning)
+            && let Some(damaged) = replace_damaged_tuning(file).map_err(|error| self.unusable(error))?
+        {
+            eprintln!("warning: {damaged}; it is begun anew");
+        }
+        Ok(CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues })
     }
 
     fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
-        CudaDevice::open(&self.of_gpu(ordinal)).map_err(|source| DeviceError::Gpu { device: self.kind, source })
+        CudaDevice::open(&self.of_gpu(ordinal)?).map_err(|error| self.unusable(error))
+    }
+
+    fn unusable(&self, source: GpuError) -> DeviceError {
+        match source {
+            GpuError::Tuning { .. } => DeviceError::Tuning(source),
+            source => DeviceError::Gpu { device: self.kind, source },
+        }
     }
 
     fn open_gpu_of_rank(&self, peers: Arc<dyn Peers>, local: LocalRank) -> Result<CudaDevice, TrainError> {
-        let unusable = |source| DeviceError::Gpu { device: self.kind, source };
+        let unusable = |source| self.unusable(source);
         let (ranks, gpus) = (peers.ranks(), CudaDevice::count(&self.gpu_libraries).map_err(unusable)?);
         // A launcher may have left each rank one GPU of its own.
         let is_chosen = gpus == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
         if local.count > gpus && !is_chosen {
             return Err(DeviceError::TooFewGpus { ranks: local.count, gpus }.into());
         }
-        let options = self.of_gpu(if is_chosen { 0 } else { local.number });
+        let options = self.of_gpu(if is_chosen { 0 } else { local.number })?;
         CudaDevice::of_rank(&options, peers).map_err(|error| {
             let source = match error {
                 RunError::Kernel(source) => source.downcast(),

@@ -108,7 +108,7 @@ impl Gpu {
     /// Makes plans for those convolutions that have none yet. Nobody else may give work to the stream.
     ///
     /// # Errors
-    /// There is no engine for one of them, or what was measured cannot be kept.
+    /// There is no engine for one of them, or the file of measurements cannot be read or written.
     pub(super) fn choose_engines(&self, works: impl IntoIterator<Item = Work>) -> Result<(), GpuError> {
         let mut missing: Vec<Work> = Vec::new();
         {
@@ -127,7 +127,7 @@ impl Gpu {
         let mut plans: HashMap<Work, Plan> = HashMap::new();
         if let Some(file) = &self.engines.file {
             let device = format!("{}, cuDNN {}", self.engines.device, library.version());
-            let choices = Choices::read(file);
+            let choices = Choices::read(file)?;
             let kept = |work: &Work| work.kept(library, choices.get(&device, &work.name())?);
             plans.extend(missing.iter().filter_map(|work| Some((*work, kept(work)?))));
             let unknown = missing.iter().copied().filter(|work| !plans.contains_key(work)).collect();

@@ -30,6 +30,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use sums::Sums;
+use tuning::Choices;
+pub use tuning::replace_damaged_tuning;
 
 /// Which GPU, and where what it needs is found and kept.
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ impl CudaDevice {
     /// needs them.
     ///
     /// # Errors
-    /// The driver, the compiler or the GPU is not there, or they do not fit together.
+    /// The driver, the compiler or the GPU is not there, or they do not fit together; [`GpuError::Tuning`].
     pub fn open(options: &CudaOptions) -> Result<CudaDevice, GpuError> {
         Ok(Self::of(Gpu::open(options)?))
     }
@@ -204,6 +206,9 @@ impl Device for CudaDevice {
 
 impl Gpu {
     fn open(options: &CudaOptions) -> Result<Gpu, GpuError> {
+        if let Some(file) = &options.tuning {
+            Choices::read(file)?;
+        }
         let libraries = Libraries::find(Places::of_process(&options.gpu_libraries));
         let driver = Driver::open(&libraries.require(Wanted::Driver)?.path)?;
         libraries.check_versions(Some(driver.version()))?;

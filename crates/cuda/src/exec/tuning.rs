@@ -4,6 +4,7 @@ use crate::cubins::replace;
 use crate::error::GpuError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The fastest engine for a convolution.
@@ -23,9 +24,17 @@ pub(super) struct Choice {
 pub(super) struct Choices(BTreeMap<String, BTreeMap<String, Choice>>);
 
 impl Choices {
-    /// What the file holds; nothing if it cannot be read.
-    pub(super) fn read(file: &Path) -> Choices {
-        std::fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    /// What the file holds; nothing if there is none.
+    ///
+    /// # Errors
+    /// [`GpuError::Tuning`].
+    pub(super) fn read(file: &Path) -> Result<Choices, GpuError> {
+        let damaged = |reason: String| GpuError::Tuning { path: file.to_owned(), reason };
+        match std::fs::read(file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Choices::default()),
+            Err(error) => Err(damaged(error.to_string())),
+        }
     }
 
     pub(super) fn get(&self, device: &str, convolution: &str) -> Option<&Choice> {
@@ -35,18 +44,32 @@ impl Choices {
     /// Adds to what the file holds by now.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be read or written.
     pub(super) fn add(file: &Path, device: &str, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
-        let mut all = Choices::read(file);
+        let mut all = Choices::read(file)?;
         all.0.entry(device.to_owned()).or_default().extend(chosen);
+        all.write(file)
+    }
+
+    fn write(&self, file: &Path) -> Result<(), GpuError> {
         let failed = |source| GpuError::Io { path: file.to_owned(), source };
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        let mut text = serde_json::to_vec_pretty(&all).map_err(|error| failed(error.into()))?;
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         replace(file, &text)
     }
+}
+
+/// Replaces a file of choices that cannot be read by one of none. Why it could not; `None` where it can, or is not there.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace_damaged_tuning(file: &Path) -> Result<Option<GpuError>, GpuError> {
+    let Err(damaged) = Choices::read(file) else { return Ok(None) };
+    Choices::default().write(file)?;
+    Ok(Some(damaged))
 }
 
 #[cfg(test)]
@@ -63,13 +86,33 @@ mod tests {
         add("a", "y", 2).unwrap();
         add("b", "x", 3).unwrap();
         add("a", "x", 4).unwrap();
-        let all = Choices::read(&file);
+        let all = Choices::read(&file).unwrap();
         let get = |device, name| all.get(device, name).map(|choice| choice.engine);
         assert_eq!([get("a", "x"), get("a", "y"), get("b", "x"), get("b", "y")], [Some(4), Some(2), Some(3), None]);
         assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
-        std::fs::write(&file, "{\"a\":").unwrap();
-        assert_eq!(Choices::read(&file), Choices::default());
-        add("a", "x", 5).unwrap();
-        assert_eq!(Choices::read(&file).get("a", "x"), Some(&choice(5)));
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_until_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("engines.json");
+        assert!(replace_damaged_tuning(&file).unwrap().is_none() && !file.exists());
+        let choice = Choice { configuration: 2, engine: 5, microseconds: 12.5 };
+        let add = || Choices::add(&file, "a", vec![("x".to_owned(), choice.clone())]);
+        for damaged in ["{\"a\":", "", "[]", "{\"a\": {\"x\": {\"engine\": 5}}}"] {
+            std::fs::write(&file, damaged).unwrap();
+            let message = add().unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("{} holds no engines of convolutions: ", file.display())),
+                "{message}"
+            );
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged, "it is left alone");
+            assert_eq!(replace_damaged_tuning(&file).unwrap().unwrap().to_string(), message);
+            assert!(replace_damaged_tuning(&file).unwrap().is_none());
+            add().unwrap();
+            assert_eq!(Choices::read(&file).unwrap().get("a", "x"), Some(&choice));
+            assert!(replace_damaged_tuning(&file).unwrap().is_none());
+        }
+        assert!(replace_damaged_tuning(folder.path()).is_err(), "a folder");
     }
 }

@@ -207,9 +207,40 @@ pub(crate) fn train_rank(
         let ticket = submit(executor, Trouble::Nothing);
         scalars.push(executor.collect(ticket).unwrap().scalars.clone());
     }
+    Outcome { scalars, state: floats_of(&*state) }
+}
+
+/// The tensors of floats of a state.
+fn floats_of(state: &dyn StateStore) -> BTreeMap<String, Vec<f32>> {
     let floats = state.layout().tensors().iter().filter(|tensor| tensor.ty.dtype == DType::F32);
-    let state = floats.map(|tensor| (tensor.name.clone(), read_f32(&*state, &tensor.name).unwrap())).collect();
-    Outcome { scalars, state }
+    floats.map(|tensor| (tensor.name.clone(), read_f32(state, &tensor.name).unwrap())).collect()
+}
+
+/// Three steps on one batch that are queued behind each other: launched, recorded, replayed.
+fn train_in_flight(device: &dyn Device, model: &Model, precision: DType, feed: Feed<'_>) -> Outcome {
+    let (mut executor, state) = load(device, device.target(), model, precision);
+    feed_all(&mut *executor, model, 0, feed);
+    let tickets = [(); 3].map(|()| executor.submit().unwrap());
+    let scalars = tickets.map(|ticket| executor.collect(ticket).unwrap().scalars.clone()).to_vec();
+    Outcome { scalars, state: floats_of(&*state) }
+}
+
+/// Trains while what waits in streams is done in random orders of those that are allowed, which changes no bit.
+pub(crate) fn in_random_orders(test: &str, model: &Model, precision: DType, feed: Feed<'_>) {
+    let Some(folder) = mock_or_skip(test) else { return };
+    let knobs = Knobs::open(folder);
+    let train = |seed| {
+        let gpu = open(folder, false).unwrap();
+        knobs.set("seed", seed);
+        let outcome = train_in_flight(&gpu, model, precision, feed);
+        knobs.set("seed", 0);
+        assert_eq!(gpu.memory(), [], "{test}: memory is released");
+        outcome
+    };
+    let expected = train(0);
+    for seed in 1..=5 {
+        assert!(train(seed) == expected, "{test}: seed {seed} gives other bits");
+    }
 }
 
 /// The outputs of one run without training.
