@@ -109,6 +109,12 @@ fn load_nudged(
     let options = CompileOptions { precision, ..CompileOptions::default() };
     let plan = compile(&model.graph, target, &options).unwrap();
     let state = device.new_state(StateLayout::of_plan(&plan)).unwrap();
+    fill(&*state, model, nudge);
+    (device.load(plan, &state, &StateBinding::default()).unwrap(), state)
+}
+
+/// Gives a state its initial content.
+fn fill(state: &dyn StateStore, model: &Model, nudge: f32) {
     for spec in model.specs.iter().filter(|spec| state.layout().number(&spec.name).is_ok()) {
         let content = initialise(spec, 5);
         match spec.ty.dtype {
@@ -122,7 +128,6 @@ fn load_nudged(
             }
         }
     }
-    (device.load(plan, &state, &StateBinding::default()).unwrap(), state)
 }
 
 fn feed_all(executor: &mut dyn Executor, model: &Model, batch: usize, feed: Feed<'_>) {
@@ -275,30 +280,32 @@ pub(crate) fn histories(test: &str, model: &Model, run: &Run, feed: Feed<'_>) ->
     Some([history, train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu))])
 }
 
-/// Two steps on one batch that are queued behind each other: launched, and recorded.
-fn train_in_flight(device: &dyn Device, model: &Model, precision: DType, feed: Feed<'_>) -> Outcome {
-    let (mut executor, state) = load(device, device.target(), model, precision);
-    feed_all(&mut *executor, model, 0, feed);
+/// Two steps from the initial state on, on one batch, that are queued behind each other.
+fn train_in_flight(executor: &mut dyn Executor, model: &Model, feed: Feed<'_>) -> Outcome {
+    let state = Arc::clone(executor.state());
+    fill(&*state, model, 0.0);
+    feed_all(executor, model, 0, feed);
     let tickets = [(); 2].map(|()| executor.submit().unwrap());
     let scalars = tickets.map(|ticket| executor.collect(ticket).unwrap().scalars.clone()).to_vec();
     Outcome { scalars, state: floats_of(&*state) }
 }
 
-/// Trains while what waits in streams is done in random orders of those that are allowed, which changes no bit.
+/// Trains while what waits in streams is done in random orders of those that are allowed, which changes no bit: steps that are launched,
+/// recorded, and replayed.
 pub(crate) fn in_random_orders(test: &str, model: &Model, precision: DType, feed: Feed<'_>) {
     let Some(folder) = mock_or_skip(test) else { return };
     let (knobs, gpu) = (Knobs::open(folder), open(folder, false).unwrap());
-    let train = |seed| {
-        knobs.set("seed", seed);
-        let outcome = train_in_flight(&gpu, model, precision, feed);
-        knobs.set("seed", 0);
-        assert_eq!(gpu.memory(), [], "{test}: memory is released");
-        outcome
-    };
-    let expected = train(0);
+    let load = || load(&gpu, gpu.target(), model, precision).0;
+    let expected = train_in_flight(&mut *load(), model, feed);
+    let mut executor = load();
     for seed in 1..=5 {
-        assert!(train(seed) == expected, "{test}: seed {seed} gives other bits");
+        knobs.set("seed", seed);
+        let outcome = train_in_flight(&mut *executor, model, feed);
+        knobs.set("seed", 0);
+        assert!(outcome == expected, "{test}: seed {seed} gives other bits");
     }
+    drop(executor);
+    assert_eq!(gpu.memory(), [], "{test}: memory is released");
 }
 
 /// The outputs of one run without training.
