@@ -97,6 +97,12 @@ pub(crate) struct Common {
     /// On a GPU, add biases to products and take activations of them by kernels of their own, not in the product's pass
     #[arg(long, global = true)]
     pub no_epilogues: bool,
+    /// On a GPU, launch the kernels of every step one by one instead of replaying the step as it was recorded
+    #[arg(long, global = true)]
+    pub eager: bool,
+    /// With --eager: wait after each launch, so that an error of the GPU names the operation that met it
+    #[arg(long, global = true)]
+    pub check: bool,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -109,13 +115,27 @@ pub(crate) struct Common {
 }
 
 /// Common options of commands that compute on a device and draw no random numbers, and of those that do.
-const COMPUTING: &[&str] =
-    &["device", "gpu_libraries", "tuning", "no_epilogues", "precision", "amp", "threads", "isa", "quiet", "log_format"];
+const COMPUTING: &[&str] = &[
+    "device",
+    "gpu_libraries",
+    "tuning",
+    "no_epilogues",
+    "eager",
+    "check",
+    "precision",
+    "amp",
+    "threads",
+    "isa",
+    "quiet",
+    "log_format",
+];
 const COMPUTING_WITH_SEED: &[&str] = &[
     "device",
     "gpu_libraries",
     "tuning",
     "no_epilogues",
+    "eager",
+    "check",
     "precision",
     "amp",
     "threads",
@@ -194,6 +214,8 @@ impl Common {
             gpu_libraries: self.gpu_libraries.clone(),
             tuning: self.tuning.clone().into(),
             no_epilogues: self.no_epilogues,
+            eager: self.eager,
+            check: self.check,
         }
     }
 
@@ -243,6 +265,17 @@ impl Common {
             ));
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// Options that belong to a GPU, and to each other, without what they belong to.
+    pub(crate) fn check_options(&self) -> Result<(), Usage> {
+        let problem = match (self.eager, self.check, self.device) {
+            (true, _, DeviceKind::Cpu) => "--eager is for --device cuda: on cpu nothing is recorded",
+            (false, true, _) => "--check is for --device cuda with --eager",
+            _ => return Ok(()),
+        };
+        Err(Usage(problem.to_owned()))
     }
 
     /// # Errors

@@ -327,7 +327,7 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        if self.handle != 0 {
+        if self.handle != 0 && self.context.is_alive().is_ok() {
             // SAFETY: the handle was created once and is used no more.
             unsafe { (self.api.cublasLtDestroy)(self.handle) };
         }

@@ -11,6 +11,9 @@ pub enum GpuError {
     /// A call of a CUDA library that did not return success.
     #[error("{call} failed with code {code}: {meaning}")]
     Call { call: &'static str, code: i32, meaning: String },
+    /// A device that does nothing more, since a call that failed for good.
+    #[error("{cause}{given}; the GPU is lost to this process")]
+    Lost { cause: String, given: String },
     #[error("{library} ({purpose}) was not found; looked in {looked}")]
     NotFound { library: &'static str, purpose: &'static str, looked: String },
     #[error("{} cannot be opened: {reason}", path.display())]

@@ -321,7 +321,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.is_aborted.load(Ordering::SeqCst) {
+        if self.is_aborted.load(Ordering::SeqCst) || self.context.is_alive().is_err() {
             return;
         }
         let _ = self.context.bind();

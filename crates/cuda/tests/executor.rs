@@ -22,7 +22,7 @@ use bessemer_ir::run::{
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
 use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
-use device::open;
+use device::{open, options};
 use std::cmp::Ordering;
 use std::path::Path;
 
@@ -543,9 +543,7 @@ fn orders_that_streams_allow_change_nothing() {
 
 /// Of a device that measures engines, and keeps the fastest ones in a file.
 fn options_of(folder: &Path, file: &Path) -> CudaOptions {
-    let (gpu_libraries, cubins) = (vec![folder.to_owned()], folder.join("cubins"));
-    let tuning = Some(file.to_owned());
-    CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning, no_epilogues: false }
+    CudaOptions { tuning: Some(file.to_owned()), ..options(folder, false) }
 }
 
 fn tuned(folder: &Path, file: &Path) -> CudaDevice {
@@ -740,16 +738,35 @@ fn product_of(gpu: &CudaDevice, graph: &Graph, ty: DType, allowed: f64) -> Strin
     names.find(|name| name.starts_with("matmul")).unwrap()
 }
 
+/// Fusions of one program that are launched as one, of a single element, of parts of a block and of several blocks, against the reference in
+/// `f64`.
+#[test]
+fn a_group_of_fusions_computes_what_each_does() {
+    let Some(folder) = mock_or_skip("a_group_of_fusions_computes_what_each_does") else { return };
+    let gpu = gpu(folder);
+    let mut g = Graph::new();
+    let rate = f32s(&mut g, "rate", &[]);
+    for shape in [[1, 1], [3, 5], [1, 1030], [70, 33], [128, 64]] {
+        let [x, y] = ["x", "y"].map(|name| f32s(&mut g, &format!("{name} of {shape:?}"), &shape));
+        let scaled = g.mul(y, rate).unwrap();
+        let moved = g.sub(x, scaled).unwrap();
+        let squared = g.mul(moved, moved).unwrap();
+        g.output(&format!("z of {shape:?}"), squared);
+    }
+    let kernels = load(&gpu, &g).kernels();
+    let grouped = kernels.iter().filter(|kernel| kernel.name.ends_with(", one of 5 in a launch")).count();
+    assert_eq!((kernels.len(), grouped), (5, 5), "{kernels:?}");
+    agrees(&gpu, &g);
+}
+
 /// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from
 /// the reference by rounding: 2e-5 of the largest element in `f32`, two roundings in 16 bits.
 #[test]
 fn biases_and_activations_are_done_in_the_pass_of_a_product() {
     let Some(folder) = mock_or_skip("biases_and_activations_are_done_in_the_pass_of_a_product") else { return };
     let knobs = Knobs::of(folder, "libcublasLt.so.13");
-    let (gpu, cubins) = (gpu(folder), folder.join("cubins"));
-    let gpu_libraries = vec![folder.to_owned()];
-    let options = CudaOptions { gpu_libraries, ordinal: 0, cubins, eager: false, tuning: None, no_epilogues: true };
-    let plain_gpu = CudaDevice::open(&options).unwrap();
+    let gpu = gpu(folder);
+    let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
     let bends: [(&str, Bend); 3] = [
         ("bias", |_, x| x),
         ("bias and ReLU", |g, x| g.relu(x).unwrap()),

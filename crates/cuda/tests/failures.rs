@@ -1,49 +1,19 @@
 //! Each function of every library fails at its first, a middle and its last call, in every phase of the life of a plan. One test alone: NVRTC's mock counts for all threads.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
+#[path = "common/everything.rs"]
+mod everything;
 
 use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
-use bessemer_ir::ops::conv::Conv2d;
-use bessemer_ir::ops::index::Gather;
-use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::run::{Device, Executor, HALT, RunError, StateBinding, StateLayout, Ticket};
-use bessemer_ir::{DType, Graph, Op, Role, TensorType, philox};
+use bessemer_ir::run::{Device, RunError, StateBinding, StateLayout};
 use common::{Knobs, mock_or_skip};
+use device::options;
+use everything::{everything, normal, submit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// A step of two micro-batches with a bit of everything: a convolution, a product with softmax, one with a bias, rows chosen by index, state that
-/// is replaced after each micro-batch and once a step, by fusions and by copies.
-fn everything() -> Graph {
-    let mut g = Graph::new();
-    let feed = |g: &mut Graph, name: &str, shape: &[usize]| g.input(name, Role::Feed, TensorType::f32(shape)).unwrap();
-    let (x, w, halt) = (feed(&mut g, "x", &[2, 6, 6, 4]), feed(&mut g, "w", &[3, 3, 4, 8]), feed(&mut g, HALT, &[]));
-    let y = g.push1(Op::from(Conv2d::new([1, 1], [[1, 1], [1, 1]])), &[x, w]).unwrap();
-    let rows = g.reshape(y, [72, 8]).unwrap();
-    let v = g.input("v", Role::Parameter, TensorType::f32([8, 40])).unwrap();
-    let scores = g.push1(Op::from(Matmul { trans_a: false, trans_b: false }), &[rows, v]).unwrap();
-    let p = g.softmax(scores).unwrap();
-    let (u, bias) = (feed(&mut g, "u", &[8, 6]), feed(&mut g, "bias", &[6]));
-    let biased = g.push1(Op::from(Matmul { trans_a: false, trans_b: false }), &[rows, u]).unwrap();
-    let biased = g.add(biased, bias).unwrap();
-    let indices = g.input("indices", Role::Feed, TensorType::new(DType::I32, [5])).unwrap();
-    let chosen = g.push1(Gather::ROWS, &[p, indices]).unwrap();
-    let loss = g.sum(chosen, &[0, 1]).unwrap();
-    let total = g.input("total", Role::State, TensorType::f32([])).unwrap();
-    let next_total = g.add(total, loss).unwrap();
-    g.update_each_micro_batch(total, next_total).unwrap();
-    let kept = g.input("kept", Role::State, TensorType::f32([5, 40])).unwrap();
-    g.update(kept, chosen).unwrap();
-    let shrunk = g.mul_scalar(v, 0.5).unwrap();
-    g.update(v, shrunk).unwrap();
-    let halt = g.mul_scalar(halt, 2.0).unwrap();
-    let results = [("loss", loss), ("chosen", chosen), ("biased", biased), ("total", next_total), (HALT, halt)];
-    for (name, value) in results {
-        g.output(name, value);
-    }
-    g
-}
 
 /// How plans are run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,23 +30,13 @@ const PHASES: [&str; 5] = ["building", "the first step", "steady steps", "collec
 fn live(gpu: &CudaDevice, at: &mut dyn FnMut()) -> Result<(), RunError> {
     let plan = compile(&everything(), &CudaTarget, &CompileOptions::default()).unwrap();
     let state = gpu.new_state(StateLayout::of_plan(&plan))?;
-    let normal = |n: usize, stream| -> Vec<u8> {
-        (0..n).flat_map(|i| philox::normal(3, 0, stream, i as u64).to_ne_bytes()).collect()
-    };
     state.write("v", &normal(320, 0))?;
     let mut executor = gpu.load(plan, &state, &StateBinding::default())?;
     at();
-    let indices = [7i32, 0, 7, 71, 30].map(i32::to_ne_bytes).concat();
-    let step = |executor: &mut dyn Executor| -> Result<Ticket, RunError> {
-        executor.feed(&[("x", &normal(288, 1)), ("w", &normal(288, 2)), ("indices", &indices)])?;
-        executor.accumulate()?;
-        executor.feed(&[("x", &normal(288, 3))])?;
-        executor.submit()
-    };
-    let first = step(&mut *executor)?;
+    let first = submit(&mut *executor)?;
     executor.collect(first)?;
     at();
-    let tickets = [step(&mut *executor)?, step(&mut *executor)?, step(&mut *executor)?];
+    let tickets = [submit(&mut *executor)?, submit(&mut *executor)?, submit(&mut *executor)?];
     at();
     tickets.iter().try_for_each(|&ticket| executor.collect(ticket).map(|_| ()))?;
     executor.output("chosen")?;
@@ -89,8 +49,7 @@ fn run(folder: &Path, cubins: &Path, way: Way, at: &mut dyn FnMut()) -> Result<(
     let Way { eager, tunes } = way;
     let kept = tempfile::tempdir().unwrap();
     let tuning = tunes.then(|| kept.path().join("engines.json"));
-    let (gpu_libraries, cubins) = (vec![folder.to_owned()], cubins.to_owned());
-    let options = CudaOptions { gpu_libraries, ordinal: 0, cubins, eager, tuning, no_epilogues: false };
+    let options = CudaOptions { cubins: cubins.to_owned(), tuning, ..options(folder, eager) };
     let gpu = CudaDevice::open(&options).map_err(|error| error.to_string())?;
     let outcome = live(&gpu, at).map_err(|error| error.to_string());
     assert_eq!(gpu.memory(), [], "what is left behind {outcome:?}");

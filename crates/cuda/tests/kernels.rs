@@ -119,6 +119,57 @@ fn a_missing_barrier_is_found() {
     assert_eq!(removed, 14);
 }
 
+/// Whether a broken case gives an error or other numbers, in one order of threads or the other. Each has a device of its own, which may be
+/// lost behind it.
+fn is_wrong(folder: &Path, knobs: &Knobs, case: &Case) -> bool {
+    [false, true].into_iter().any(|reverse| {
+        let runner = runner(folder);
+        knobs.set("reverse", reverse.into());
+        let loaded = runner.load(case).unwrap();
+        loaded.launch().is_err() || case.error(&loaded.outputs().unwrap()).0 > 1.0
+    })
+}
+
+/// The same of operations that are written by hand: a kernel of theirs, and the number of its own barriers. What is read too early is poison,
+/// which must not become an address: it is cut to what the kernel may find there, and scratch memory has room behind it.
+#[test]
+fn a_missing_barrier_of_an_operation_is_found() {
+    const BARRIER: &str = "__syncthreads();";
+    const ROOM: usize = 60_000;
+    let Some(folder) = mock_or_skip("missing barriers of operations") else { return };
+    let knobs = Knobs::open(folder);
+    for (name, kernel, expected) in [
+        ("suppression_hard", "suppress", 3),
+        ("suppression_soft", "suppress", 3),
+        ("top_k", "histogram", 2),
+        ("roi_align_gradient", "list_regions", 1),
+        ("attention_plain", "attention", 1),
+        ("attention_plain_gradient", "attention_of_queries", 1),
+        ("attention_plain_gradient", "attention_of_keys", 1),
+    ] {
+        let mut case = case(name);
+        let is_meant = |name: &str| name.rsplit_once('_').is_some_and(|(own, _)| own == kernel);
+        let launch = case.work.launches.iter().position(|launch| is_meant(&launch.kernel.name)).unwrap();
+        case.work.scratch.iter_mut().for_each(|words| *words += ROOM);
+        let text = &mut case.work.launches[launch].kernel.text;
+        for (read, cut) in
+            [("count = kept;", "count = kept <= MOST ? kept : 0u;"), ("+= counts[thread];", "+= counts[thread] & 1u;")]
+        {
+            *text = text.replace(read, cut);
+        }
+        let own = text.find("extern \"C\"").unwrap();
+        let barriers: Vec<usize> = text.match_indices(BARRIER).map(|(at, _)| at).filter(|&at| at > own).collect();
+        assert_eq!(barriers.len(), expected, "{name}, {kernel}");
+        for (number, at) in barriers.into_iter().enumerate() {
+            let mut broken = case.clone();
+            broken.work.launches[launch].kernel.text.replace_range(at..at + BARRIER.len(), "");
+            assert!(is_wrong(folder, &knobs, &broken), "{name}, {kernel}: nothing is wrong without barrier {number}");
+        }
+        assert!(!is_wrong(folder, &knobs, &case), "{name}, {kernel}: with all barriers");
+    }
+    knobs.set("reset", 1);
+}
+
 /// Kernels on tensor cores keep two tiles or one, by the depth of a head: no barrier can be missed by both.
 #[test]
 fn a_missing_barrier_of_attention_is_found() {

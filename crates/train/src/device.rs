@@ -258,6 +258,12 @@ pub struct DeviceOptions {
     /// Whether a GPU's products leave biases and activations to kernels of their own.
     #[serde(default)]
     pub no_epilogues: bool,
+    /// Whether a GPU is given steps launch by launch, instead of as they were recorded.
+    #[serde(default)]
+    pub eager: bool,
+    /// Whether each launch is waited for, so that an error of a GPU names it; steps are not recorded then.
+    #[serde(default)]
+    pub check: bool,
 }
 
 impl Default for DeviceOptions {
@@ -271,6 +277,8 @@ impl Default for DeviceOptions {
             gpu_libraries: Vec::new(),
             tuning: Tuning::On,
             no_epilogues: false,
+            eager: false,
+            check: false,
         }
     }
 }
@@ -345,7 +353,8 @@ impl DeviceOptions {
         {
             eprintln!("warning: {damaged}; it is begun anew");
         }
-        Ok(CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning, no_epilogues })
+        let (eager, check) = (self.eager, self.check);
+        Ok(CudaOptions { gpu_libraries, ordinal, cubins, eager, check, tuning, no_epilogues })
     }
 
     fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
@@ -423,7 +432,10 @@ mod tests {
         let options = DeviceOptions { threads: 3, ..DeviceOptions::default() };
         let text = serde_json::to_string(&options).unwrap();
         assert_eq!(serde_json::from_str::<DeviceOptions>(&text).unwrap(), options);
-        let without_gpus = text.replace(",\"gpu_libraries\":[],\"tuning\":\"on\",\"no_epilogues\":false", "");
+        let without_gpus = text.replace(
+            ",\"gpu_libraries\":[],\"tuning\":\"on\",\"no_epilogues\":false,\"eager\":false,\"check\":false",
+            "",
+        );
         assert_ne!(without_gpus, text);
         assert_eq!(serde_json::from_str::<DeviceOptions>(&without_gpus).unwrap(), options);
         for (text, tuning) in [("off", Tuning::Off), ("fast.json", Tuning::File("fast.json".into()))] {

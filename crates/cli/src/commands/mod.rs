@@ -41,6 +41,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     if common.precision.len() > 1 && !takes_several {
         return Err(Usage("--precision: several are for `compare` and `bench suite`".to_owned()).into());
     }
+    common.check_options()?;
     if let Some(precision) = common.precisions().into_iter().find(|precision| precision.on(common.device).is_none()) {
         let allowed = Compute::all_on(common.device).map(Compute::name).collect::<Vec<_>>().join(", ");
         let (name, device) = (precision.name(), common.device);

@@ -167,7 +167,7 @@ impl Drop for Cudnn {
             PlanTarget::Device { context, handle } => {
                 let handle = *locked(handle);
                 let _ = context.bind();
-                if handle != 0 {
+                if handle != 0 && context.is_alive().is_ok() {
                     // SAFETY: the handle was created once and is used no more.
                     unsafe { (self.api.cudnnDestroy)(handle) };
                 }

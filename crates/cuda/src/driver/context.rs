@@ -2,7 +2,7 @@
 
 use super::{Arena, DeviceInfo, Driver, Event, Flag, Handle, Module, Pinned, Stream, Timer};
 use crate::error::GpuError;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A device in use. Copies are of one and the same; the last one releases it.
 #[derive(Clone)]
@@ -14,6 +14,24 @@ pub(super) struct Inner {
     device: i32,
     handle: Handle,
     release_error: Mutex<Option<GpuError>>,
+    /// What the device was given last, as an error of it goes on.
+    given: Mutex<String>,
+    lost: OnceLock<Lost>,
+}
+
+/// What the device failed with for good, and what it was given.
+struct Lost {
+    cause: String,
+    given: String,
+}
+
+/// Codes after which a context answers every call with the same: uncorrectable errors of memory and links, a context that was destroyed,
+/// and what a kernel did wrong (illegal address, timeout, assertion, stack, instruction, alignment, address space, program
+/// counter, launch, tensor memory), or nobody knows (CUDA driver API, `CUresult`).
+const STICKY: [i32; 14] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999];
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Context {
@@ -28,8 +46,9 @@ impl Context {
         // SAFETY: the pointer is to a local handle, the device comes from the driver.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut handle, device) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        let release_error = Mutex::new(None);
-        let context = Context(Arc::new(Inner { driver: driver.clone(), info, device, handle, release_error }));
+        let (driver, release_error) = (driver.clone(), Mutex::new(None));
+        let (given, lost) = (Mutex::default(), OnceLock::new());
+        let context = Context(Arc::new(Inner { driver, info, device, handle, release_error, given, lost }));
         context.0.bind()?;
         Ok(context)
     }
@@ -44,6 +63,19 @@ impl Context {
         self.0.bind()
     }
 
+    /// Whether the device can still be used.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`].
+    pub fn is_alive(&self) -> Result<(), GpuError> {
+        self.0.is_alive()
+    }
+
+    /// Notes what the device is given next, which an error of it says, such as ` in step 3`.
+    pub fn note(&self, given: String) {
+        *locked(&self.0.given) = given;
+    }
+
     /// Bytes of memory that are free, and all.
     ///
     /// # Errors
@@ -53,7 +85,7 @@ impl Context {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are to local numbers.
         let code = unsafe { (self.0.driver.api.cuMemGetInfo_v2)(&mut free, &mut total) };
-        self.0.driver.check("cuMemGetInfo", code)?;
+        self.0.check("cuMemGetInfo", code)?;
         Ok((free, total))
     }
 
@@ -64,8 +96,8 @@ impl Context {
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.0.bind()?;
         // SAFETY: takes nothing; the context is current.
-        self.0.driver.check("cuCtxSynchronize", unsafe { (self.0.driver.api.cuCtxSynchronize)() })?;
-        let failed = self.0.release_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.check("cuCtxSynchronize", unsafe { (self.0.driver.api.cuCtxSynchronize)() })?;
+        let failed = locked(&self.0.release_error).take();
         failed.map_or(Ok(()), Err)
     }
 
@@ -127,25 +159,56 @@ impl Context {
 }
 
 impl Inner {
-    /// Makes this the context of the calling thread.
-    pub(super) fn bind(&self) -> Result<(), GpuError> {
-        // SAFETY: the handle is of a context that is retained.
-        self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })
+    /// An error that names the call and what its code means. One that the device does not recover from is kept: it is the error of all that
+    /// is asked of it from then on, and the driver is not called again.
+    pub(super) fn check(&self, call: &'static str, code: i32) -> Result<(), GpuError> {
+        let checked = self.driver.check(call, code);
+        match checked {
+            Err(cause) if STICKY.contains(&code) => {
+                let given = || locked(&self.given).clone();
+                self.lost.get_or_init(|| Lost { cause: cause.to_string(), given: given() });
+                self.is_alive()
+            }
+            checked => checked,
+        }
     }
 
-    /// Releases something with `release`, and notes the first error for [`Context::synchronize`].
-    pub(super) fn release(&self, call: &'static str, release: impl FnOnce() -> i32) {
+    pub(super) fn is_alive(&self) -> Result<(), GpuError> {
+        match self.lost.get() {
+            Some(Lost { cause, given }) => Err(GpuError::Lost { cause: cause.clone(), given: given.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes this the context of the calling thread.
+    pub(super) fn bind(&self) -> Result<(), GpuError> {
+        self.is_alive()?;
+        // SAFETY: the handle is of a context that is retained.
+        self.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })
+    }
+
+    /// Releases something with `release`, where `wait` first waits until it is not used any more, and notes the first error for
+    /// [`Context::synchronize`]. Of a device that is lost nothing is released.
+    pub(super) fn release(&self, call: &'static str, wait: impl FnOnce() -> i32, release: impl FnOnce() -> i32) {
         let bound = self.bind();
-        let released = self.driver.check(call, release());
+        let steps = || {
+            self.is_alive()?;
+            let waited = self.check(call, wait());
+            self.is_alive()?;
+            waited.and(self.check(call, release()))
+        };
+        let released = steps();
         if let Err(error) = bound.and(released) {
-            self.release_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            locked(&self.release_error).get_or_insert(error);
         }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the context was retained once by `new`, and nothing of it is left.
-        unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        if self.is_alive().is_ok() {
+            // SAFETY: the context was retained once by `new`, and nothing of it is left.
+            unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        }
     }
 }

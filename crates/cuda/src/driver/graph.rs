@@ -21,13 +21,13 @@ impl Graph {
         let (mut nodes, mut executable) = (0, 0);
         // SAFETY: without an array for nodes their number is written to a local number.
         let code = unsafe { (api.cuGraphGetNodes)(graph, std::ptr::null_mut(), &mut nodes) };
-        let made = context.driver.check("cuGraphGetNodes", code).and_then(|()| {
+        let made = context.check("cuGraphGetNodes", code).and_then(|()| {
             // SAFETY: the pointer is to a local handle.
             let code = unsafe { (api.cuGraphInstantiateWithFlags)(&mut executable, graph, 0) };
-            context.driver.check("cuGraphInstantiate", code)
+            context.check("cuGraphInstantiate", code)
         });
         // SAFETY: the graph is used no more; its executable is independent of it.
-        context.release("cuGraphDestroy", || unsafe { (api.cuGraphDestroy)(graph) });
+        context.release("cuGraphDestroy", || 0, || unsafe { (api.cuGraphDestroy)(graph) });
         made?;
         Ok(Graph { context, executable, nodes, _kept: kept })
     }
@@ -45,20 +45,16 @@ impl Graph {
         self.context.bind()?;
         // SAFETY: both handles are valid; what the work uses is kept by this graph, which waits before it goes.
         let code = unsafe { (self.context.driver.api.cuGraphLaunch)(self.executable, stream.handle) };
-        self.context.driver.check("cuGraphLaunch", code)
+        self.context.check("cuGraphLaunch", code)
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
         let api = &self.context.driver.api;
-        let finish = || {
-            // SAFETY: takes nothing; the context is current.
-            let code = unsafe { (api.cuCtxSynchronize)() };
-            // SAFETY: nothing of the executable runs any more.
-            let destroyed = unsafe { (api.cuGraphExecDestroy)(self.executable) };
-            if code == 0 { destroyed } else { code }
-        };
-        self.context.release("cuGraphExecDestroy", finish);
+        // SAFETY: takes nothing; the context is current.
+        let finish = || unsafe { (api.cuCtxSynchronize)() };
+        // SAFETY: nothing of the executable runs any more.
+        self.context.release("cuGraphExecDestroy", finish, || unsafe { (api.cuGraphExecDestroy)(self.executable) });
     }
 }

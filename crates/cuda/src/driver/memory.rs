@@ -42,7 +42,7 @@ impl Arena {
         let mut address = 0;
         // SAFETY: the pointer is to a local address.
         let code = unsafe { (context.driver.api.cuMemAlloc_v2)(&mut address, bytes) };
-        context.driver.check("cuMemAlloc", code)?;
+        context.check("cuMemAlloc", code)?;
         Ok(Arena(Arc::new(Memory { context, address, bytes, on_host: false })))
     }
 
@@ -65,12 +65,14 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let api = &self.context.driver.api;
         match self.on_host {
-            true => self.context.release("cuMemFreeHost", || {
-                // SAFETY: the address is of an allocation, of which this was the last owner.
-                unsafe { (api.cuMemFreeHost)(self.address as *mut c_void) }
-            }),
+            // SAFETY: the address is of an allocation, of which this was the last owner.
+            true => self.context.release(
+                "cuMemFreeHost",
+                || 0,
+                || unsafe { (api.cuMemFreeHost)(self.address as *mut c_void) },
+            ),
             // SAFETY: as above.
-            false => self.context.release("cuMemFree", || unsafe { (api.cuMemFree_v2)(self.address) }),
+            false => self.context.release("cuMemFree", || 0, || unsafe { (api.cuMemFree_v2)(self.address) }),
         }
     }
 }
@@ -109,7 +111,7 @@ impl Flag {
         let (mut address, bytes) = (std::ptr::null_mut(), size_of::<i32>());
         // SAFETY: the pointer is to a local pointer.
         let code = unsafe { (context.driver.api.cuMemHostAlloc)(&mut address, bytes, MAPPED) };
-        context.driver.check("cuMemHostAlloc", code)?;
+        context.check("cuMemHostAlloc", code)?;
         let flag = Flag(Arc::new(Memory { context, address: address as Address, bytes, on_host: true }));
         flag.set(0);
         Ok(flag)
@@ -149,7 +151,7 @@ impl Pinned {
         let mut address = std::ptr::null_mut();
         // SAFETY: the pointer is to a local pointer.
         let code = unsafe { (context.driver.api.cuMemHostAlloc)(&mut address, bytes, 0) };
-        context.driver.check("cuMemHostAlloc", code)?;
+        context.check("cuMemHostAlloc", code)?;
         Ok(Pinned(Arc::new(HostMemory { context, address: address as usize, bytes })))
     }
 
@@ -187,8 +189,8 @@ impl Pinned {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
+        let api = &self.context.driver.api;
         // SAFETY: the address is of an allocation, of which this was the last owner.
-        self.context
-            .release("cuMemFreeHost", || unsafe { (self.context.driver.api.cuMemFreeHost)(self.address as *mut _) });
+        self.context.release("cuMemFreeHost", || 0, || unsafe { (api.cuMemFreeHost)(self.address as *mut _) });
     }
 }

@@ -53,7 +53,7 @@ impl Module {
         let mut handle = 0;
         // SAFETY: the pointer is to a whole cubin, whose length stands in its header.
         let code = unsafe { (context.driver.api.cuModuleLoadData)(&mut handle, cubin.as_ptr().cast()) };
-        context.driver.check("cuModuleLoadData", code)?;
+        context.check("cuModuleLoadData", code)?;
         Ok(Module(Arc::new(Loaded { context, handle })))
     }
 
@@ -71,7 +71,7 @@ impl Module {
         let mut handle = 0;
         // SAFETY: the pointers are to a local handle and to a text that ends with a zero.
         let code = unsafe { (context.driver.api.cuModuleGetFunction)(&mut handle, self.0.handle, name.as_ptr()) };
-        context.driver.check("cuModuleGetFunction", code)?;
+        context.check("cuModuleGetFunction", code)?;
         Ok(Function {
             module: self.0.clone(),
             handle,
@@ -86,7 +86,11 @@ impl Module {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // SAFETY: the module was loaded once, and no function of it is left.
-        self.context.release("cuModuleUnload", || unsafe { (self.context.driver.api.cuModuleUnload)(self.handle) });
+        self.context.release(
+            "cuModuleUnload",
+            || 0,
+            || unsafe { (self.context.driver.api.cuModuleUnload)(self.handle) },
+        );
     }
 }
 
@@ -101,7 +105,7 @@ impl Function {
             let mut value = 0;
             // SAFETY: the pointer is to a local number, the handle of a loaded kernel.
             let code = unsafe { (context.driver.api.cuFuncGetAttribute)(&mut value, attribute, self.handle) };
-            context.driver.check("cuFuncGetAttribute", code).map(|()| value)
+            context.check("cuFuncGetAttribute", code).map(|()| value)
         };
         context.bind()?;
         Ok((attribute(function_attribute::REGISTERS)?, attribute(function_attribute::LOCAL_BYTES)?))

@@ -32,7 +32,7 @@ impl Stream {
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (context.driver.api.cuStreamCreate)(&mut handle, NON_BLOCKING) };
-        context.driver.check("cuStreamCreate", code)?;
+        context.check("cuStreamCreate", code)?;
         Ok(Stream { context, handle, state: Mutex::default() })
     }
 
@@ -72,7 +72,7 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: the handle is of this stream.
         let code = unsafe { (self.context.driver.api.cuStreamSynchronize)(self.handle) };
-        self.context.driver.check("cuStreamSynchronize", code)?;
+        self.context.check("cuStreamSynchronize", code)?;
         let mut state = self.state();
         if !state.capturing {
             state.kept.clear();
@@ -90,7 +90,7 @@ impl Stream {
         let (api, source) = (&self.context.driver.api, from.as_ptr().cast());
         // SAFETY: both are of this length, and the source is borrowed until the stream has been waited for.
         let code = unsafe { (api.cuMemcpyHtoDAsync_v2)(to.address(), source, from.len(), self.handle) };
-        self.context.driver.check("cuMemcpyHtoDAsync", code)?;
+        self.context.check("cuMemcpyHtoDAsync", code)?;
         self.synchronize()
     }
 
@@ -104,7 +104,7 @@ impl Stream {
         let (api, target) = (&self.context.driver.api, to.as_mut_ptr().cast());
         // SAFETY: both are of this length, and the target is borrowed until the stream has been waited for.
         let code = unsafe { (api.cuMemcpyDtoHAsync_v2)(target, from.address(), to.len(), self.handle) };
-        self.context.driver.check("cuMemcpyDtoHAsync", code)?;
+        self.context.check("cuMemcpyDtoHAsync", code)?;
         self.synchronize()
     }
 
@@ -120,7 +120,7 @@ impl Stream {
         let (api, source) = (&self.context.driver.api, from.memory().address as *const c_void);
         // SAFETY: both are of this length and kept until the copy is done.
         let code = unsafe { (api.cuMemcpyHtoDAsync_v2)(to.address(), source, to.bytes(), self.handle) };
-        self.context.driver.check("cuMemcpyHtoDAsync", code)
+        self.context.check("cuMemcpyHtoDAsync", code)
     }
 
     /// Copies all of `from` to the host, some time.
@@ -135,7 +135,7 @@ impl Stream {
         let (api, target) = (&self.context.driver.api, to.memory().address as *mut c_void);
         // SAFETY: both are of this length and kept until the copy is done.
         let code = unsafe { (api.cuMemcpyDtoHAsync_v2)(target, from.address(), from.bytes(), self.handle) };
-        self.context.driver.check("cuMemcpyDtoHAsync", code)
+        self.context.check("cuMemcpyDtoHAsync", code)
     }
 
     /// Copies within the device, some time.
@@ -150,7 +150,7 @@ impl Stream {
         let api = &self.context.driver.api;
         // SAFETY: both blocks are of this length.
         let code = unsafe { (api.cuMemcpyDtoDAsync_v2)(to.address(), from.address(), to.bytes(), self.handle) };
-        self.context.driver.check("cuMemcpyDtoDAsync", code)
+        self.context.check("cuMemcpyDtoDAsync", code)
     }
 
     /// Sets every byte, some time.
@@ -163,7 +163,7 @@ impl Stream {
         let api = &self.context.driver.api;
         // SAFETY: the block is of this length.
         let code = unsafe { (api.cuMemsetD8Async)(block.address(), byte, block.bytes(), self.handle) };
-        self.context.driver.check("cuMemsetD8Async", code)
+        self.context.check("cuMemsetD8Async", code)
     }
 
     /// Runs a kernel, some time. Memory that it is given is at least as large as the kernel says that it uses.
@@ -184,7 +184,7 @@ impl Stream {
         let (launch, nothing) = (self.context.driver.api.cuLaunchKernel, std::ptr::null_mut());
         // SAFETY: there is one pointer for each parameter, to a value of its type, which the driver copies.
         let code = unsafe { launch(function.handle, x, y, z, a, b, c, 0, self.handle, pointers.as_mut_ptr(), nothing) };
-        self.context.driver.check("cuLaunchKernel", code)
+        self.context.check("cuLaunchKernel", code)
     }
 
     /// Notes in `event` when the work given so far is done.
@@ -195,7 +195,7 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: both handles are valid.
         let code = unsafe { (self.context.driver.api.cuEventRecord)(event.handle, self.handle) };
-        self.context.driver.check("cuEventRecord", code)
+        self.context.check("cuEventRecord", code)
     }
 
     /// Lets work that is given from now on wait for what `event` notes.
@@ -206,7 +206,7 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: both handles are valid.
         let code = unsafe { (self.context.driver.api.cuStreamWaitEvent)(self.handle, event.handle, 0) };
-        self.context.driver.check("cuStreamWaitEvent", code)
+        self.context.check("cuStreamWaitEvent", code)
     }
 
     /// Records the work that `work` gives instead of running it.
@@ -221,7 +221,7 @@ impl Stream {
         let api = &self.context.driver.api;
         // SAFETY: the handle is of this stream.
         let code = unsafe { (api.cuStreamBeginCapture_v2)(self.handle, CAPTURE_THREAD_LOCAL) };
-        self.context.driver.check("cuStreamBeginCapture", code)?;
+        self.context.check("cuStreamBeginCapture", code)?;
         self.state().capturing = true;
         let worked = work();
         let mut graph = 0;
@@ -232,11 +232,11 @@ impl Stream {
             state.capturing = false;
             std::mem::take(&mut state.kept)
         };
-        let ended = self.context.driver.check("cuStreamEndCapture", code);
+        let ended = self.context.check("cuStreamEndCapture", code);
         if worked.is_err() || ended.is_err() {
             if graph != 0 {
                 // SAFETY: the graph was made above and is used no more.
-                self.context.release("cuGraphDestroy", || unsafe { (api.cuGraphDestroy)(graph) });
+                self.context.release("cuGraphDestroy", || 0, || unsafe { (api.cuGraphDestroy)(graph) });
             }
             return Err(worked.and(ended).expect_err("one of them failed"));
         }
@@ -247,14 +247,10 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let api = &self.context.driver.api;
-        let finish = || {
-            // SAFETY: the handle is of this stream.
-            let code = unsafe { (api.cuStreamSynchronize)(self.handle) };
-            // SAFETY: the handle is of this stream, which is used no more.
-            let destroyed = unsafe { (api.cuStreamDestroy_v2)(self.handle) };
-            if code == 0 { destroyed } else { code }
-        };
-        self.context.release("cuStreamDestroy", finish);
+        // SAFETY: the handle is of this stream.
+        let finish = || unsafe { (api.cuStreamSynchronize)(self.handle) };
+        // SAFETY: the handle is of this stream, which is used no more.
+        self.context.release("cuStreamDestroy", finish, || unsafe { (api.cuStreamDestroy_v2)(self.handle) });
     }
 }
 

@@ -19,7 +19,7 @@ impl Event {
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (context.driver.api.cuEventCreate)(&mut handle, 0) };
-        context.driver.check("cuEventCreate", code)?;
+        context.check("cuEventCreate", code)?;
         Ok(Event { context, handle })
     }
 
@@ -31,14 +31,15 @@ impl Event {
         self.context.bind()?;
         // SAFETY: the handle is of this event.
         let code = unsafe { (self.context.driver.api.cuEventSynchronize)(self.handle) };
-        self.context.driver.check("cuEventSynchronize", code)
+        self.context.check("cuEventSynchronize", code)
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
+        let destroy = self.context.driver.api.cuEventDestroy_v2;
         // SAFETY: the handle is of this event, which is used no more.
-        self.context.release("cuEventDestroy", || unsafe { (self.context.driver.api.cuEventDestroy_v2)(self.handle) });
+        self.context.release("cuEventDestroy", || 0, || unsafe { destroy(self.handle) });
     }
 }
 
@@ -67,7 +68,7 @@ impl Timer {
         // SAFETY: the pointer is to a local number; both events were recorded.
         let code =
             unsafe { (context.driver.api.cuEventElapsedTime)(&mut milliseconds, self.start.handle, self.stop.handle) };
-        context.driver.check("cuEventElapsedTime", code)?;
+        context.check("cuEventElapsedTime", code)?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 }

@@ -1,29 +1,26 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
-use super::engines::Work;
 use super::groups::{Tabled, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
+use super::planned::{Planned, convolutions_of, lowered_of};
 use super::state::CudaState;
 use super::sums::{Exchange, Exchanges, Sums, check_ranks};
-use super::{Gpu, PRODUCT_WORKSPACE, failed};
-use crate::cublaslt::{Epilogue, Operands, Prepared, Product};
-use crate::cudnn::{Bound, Plan as CudnnPlan};
+use super::{Gpu, failed};
+use crate::cublaslt::Prepared;
+use crate::cudnn::Bound;
 use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{
-    Bias, Fused, Group, KIND, Lowered, Place, Step, Unit, message_of, replaces_state, units, units_alone,
-};
+use crate::lower::{Group, KIND, Lowered, Unit, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{KernelCall, KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::plan::{KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
-use std::any::Any;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +28,7 @@ use std::sync::Arc;
 /// Steps whose results are kept.
 const KEPT_RESULTS: u64 = 4;
 /// Bytes of the report of one call.
-const REPORT_BYTES: usize = 4 * REPORT_WORDS;
+pub(super) const REPORT_BYTES: usize = 4 * REPORT_WORDS;
 
 /// A step of a call with its memory.
 pub(super) enum BoundStep {
@@ -51,32 +48,13 @@ pub(super) enum BoundStep {
 }
 
 /// A kernel call, or several that are launched as one, with the memory of their operands.
-struct Call {
-    nodes: Vec<NodeId>,
-    per_micro_batch: bool,
-    lowered: Arc<Lowered>,
+pub(super) struct Call {
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) per_micro_batch: bool,
+    pub(super) lowered: Arc<Lowered>,
     /// Whether the steps are the better ones.
-    fused: bool,
-    steps: Vec<BoundStep>,
-}
-
-/// What of a call, or of several that are launched as one, is known before memory is given out.
-struct Planned<'a> {
-    /// The first one.
-    call: &'a KernelCall,
-    nodes: Vec<NodeId>,
-    lowered: Arc<Lowered>,
-    /// Where there are several.
-    group: Option<Tabled>,
-    /// Whether the better steps are taken, which the library has a way for.
-    fused: bool,
-    /// For each convolution among the steps, in order.
-    convolutions: Vec<Arc<CudnnPlan>>,
-    /// Number of its report, where it has one.
-    report: Option<usize>,
-    /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
-    /// the reports are looked at first.
-    guarded: Option<(Vec<Kernel>, bool)>,
+    pub(super) fused: bool,
+    pub(super) steps: Vec<BoundStep>,
 }
 
 /// What all calls of a plan share.
@@ -86,18 +64,18 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a Memory,
     pub(super) tables: &'a Allocation,
     halting: Option<&'a Halting>,
-    reports: Block,
+    pub(super) reports: Block,
     pub(super) halt: Block,
-    workspace: Block,
+    pub(super) workspace: Block,
     /// Messages of sums over ranks, by the nodes that send them.
-    exchanges: Exchanges,
+    pub(super) exchanges: Exchanges,
 }
 
 /// A call whose indices may be out of range.
-struct Report {
-    node: NodeId,
+pub(super) struct Report {
+    pub(super) node: NodeId,
     /// How many values there are for each kind of index.
-    limits: Vec<usize>,
+    pub(super) limits: Vec<usize>,
 }
 
 /// Where results of a step go: memory of the host, and when they are there.
@@ -127,6 +105,10 @@ impl Memory {
             Location::Arena(offset) => self.arena.block(offset, bytes),
             Location::State(number) => self.state[number].part(0, bytes),
         }
+    }
+
+    pub(super) fn scratch(&self, offset: usize, bytes: usize) -> Result<Block, GpuError> {
+        self.arena.block(offset, bytes)
     }
 
     pub(super) fn value(&self, plan: &Plan, value: Value) -> Result<Block, GpuError> {
@@ -168,6 +150,8 @@ pub(super) struct CudaExecutor {
     scalars: Vec<(Block, Block)>,
     slots: Vec<Slot>,
     steps: u64,
+    /// Steps that are known to be over.
+    over: u64,
     /// Micro-batches that are not the last of their step, and those that are.
     recorded: [Recorded; 2],
     gpu: Arc<Gpu>,
@@ -179,34 +163,6 @@ pub(super) struct CudaExecutor {
 
 fn on_gpu(state: &Arc<dyn StateStore>) -> Result<&CudaState, RunError> {
     state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
-}
-
-/// What the plan has for a call.
-fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> {
-    let kernel = plan.kernels.of(call.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
-    kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
-}
-
-fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> {
-    lowered.steps.iter().filter_map(move |step| match *step {
-        Step::Convolution { convolution, pass, ty, .. } => {
-            Some(Work { convolution, pass, ty, tf32: tf32 && ty == DType::F32 })
-        }
-        _ => None,
-    })
-}
-
-/// Whether the library has a way for each of the products that do more than to multiply.
-fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
-    for step in &fused.steps {
-        if let Step::Product { product, bias: Some(Bias { activation, .. }), .. } = step {
-            let product = Product { tf32: plan.tf32, ..*product };
-            if !gpu.products()?.offers(&product, *activation, PRODUCT_WORKSPACE)? {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
 }
 
 impl CudaExecutor {
@@ -221,6 +177,7 @@ impl CudaExecutor {
         state: Arc<dyn StateStore>,
         binding: &StateBinding<'_>,
     ) -> Result<CudaExecutor, RunError> {
+        gpu.context.is_alive()?;
         check_ranks(&plan, gpu.ranks())?;
         let store = on_gpu(&state)?;
         if !store.is_of(gpu) {
@@ -353,6 +310,7 @@ impl CudaExecutor {
             scalars,
             slots,
             steps: 0,
+            over: 0,
             recorded: [Recorded::Not, Recorded::Not],
             gpu: Arc::clone(gpu),
             _small: [small, workspace, tables],
@@ -368,6 +326,8 @@ impl CudaExecutor {
     }
 
     fn running_alone<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
+        self.gpu.context.is_alive()?;
+        self.note_steps(self.steps);
         let state = Arc::clone(&self.state);
         let store = on_gpu(&state)?;
         let gpu = Arc::clone(&self.gpu);
@@ -383,11 +343,38 @@ impl CudaExecutor {
         result
     }
 
+    /// Tells the device's errors which steps may be on it, up to this one.
+    fn note_steps(&self, last: u64) {
+        let hint = if self.gpu.check { "" } else { " (`--eager --check` names the call)" };
+        self.gpu.context.note(match self.over {
+            first if first >= last => format!(", in step {last}{hint}"),
+            first => format!(", in one of steps {first} to {last}{hint}"),
+        });
+    }
+
     fn launch(&self, call: &Call) -> Result<(), GpuError> {
+        if self.gpu.check {
+            let node = KernelNode::of(&self.plan.graph, call.nodes[0]);
+            self.gpu.context.note(format!(", in step {} at {node}", self.steps));
+        }
         call.steps.iter().try_for_each(|step| self.give(step))
     }
 
+    /// Gives a step to the stream; where everything is checked, waits for it.
     fn give(&self, step: &BoundStep) -> Result<(), GpuError> {
+        let given = self.give_alone(step);
+        if given.is_ok() && self.gpu.check {
+            return self.gpu.stream.synchronize();
+        }
+        // A library says no more than that it failed, which may be because the device did before.
+        if given.is_err() && matches!(step, BoundStep::Product(_) | BoundStep::Convolution(_)) {
+            let _ = self.gpu.context.synchronize();
+            self.gpu.context.is_alive()?;
+        }
+        given
+    }
+
+    fn give_alone(&self, step: &BoundStep) -> Result<(), GpuError> {
         let stream = &self.gpu.stream;
         match step {
             BoundStep::Launch(function, blocks) => {
@@ -415,6 +402,9 @@ impl CudaExecutor {
 
     /// Copies at the end of a part of a step.
     fn replace_state(&self, phase: Phase) -> Result<(), GpuError> {
+        if self.gpu.check {
+            self.gpu.context.note(format!(", in step {} at its end", self.steps));
+        }
         let due = self.copies.iter().filter(|(copy, _)| copy.per_micro_batch || phase == Phase::Update);
         self.look.iter().chain(due.map(|(_, step)| step)).try_for_each(|step| self.give(step))
     }
@@ -578,134 +568,8 @@ impl Tensor {
     }
 }
 
-impl<'a> Planned<'a> {
-    fn new(
-        gpu: &Gpu,
-        plan: &Plan,
-        calls: &'a [KernelCall],
-        group: Option<Tabled>,
-        reports: &mut Vec<Report>,
-    ) -> Result<Planned<'a>, RunError> {
-        let call = &calls[0];
-        let lowered = lowered_of(plan, call)?;
-        let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
-        let fused = match &lowered.fused {
-            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, fused).map_err(failed)?,
-            _ => false,
-        };
-        let limits = &lowered.index_limits;
-        let report = (!limits.is_empty()).then(|| {
-            reports.push(Report { node: call.node, limits: limits.clone() });
-            reports.len() - 1
-        });
-        let nodes = calls.iter().map(|call| call.node).collect();
-        Ok(Planned { call, nodes, lowered, group, fused, convolutions, report, guarded: None })
-    }
-
-    fn steps(&self) -> &[Step] {
-        self.lowered.steps_of(self.fused)
-    }
-
-    /// Kernels of its launches as they were lowered, and whether they may be guarded: those that set the halt may not.
-    fn own_kernels(&self) -> impl Iterator<Item = (&Kernel, bool)> {
-        let alone = self.steps().iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
-            Step::Launch { kernel, operands } => Some((kernel, !operands.contains(&Place::Halt))),
-            _ => None,
-        });
-        self.group.iter().map(|group| (group.kernel(), true)).chain(alone)
-    }
-
-    fn guardable_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.own_kernels().filter_map(|(kernel, may_be_guarded)| may_be_guarded.then_some(kernel))
-    }
-
-    /// Kernels that it launches.
-    fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
-        let guarded = self.guarded.iter().flat_map(|(kernels, _)| kernels);
-        let own = self.own_kernels().filter(|(_, may_be_guarded)| self.guarded.is_none() || !may_be_guarded);
-        guarded.chain(own.map(|(kernel, _)| kernel)).map(|kernel| (kernel.name.as_str(), kernel))
-    }
-
-    /// The message that it sends: its node, bytes and type of elements.
-    fn message(&self) -> Option<(NodeId, usize, DType)> {
-        self.lowered.steps.iter().find_map(|step| match *step {
-            Step::Exchange { elements, ty } => Some((self.call.node, elements * ty.size(), ty)),
-            _ => None,
-        })
-    }
-
-    /// Bytes that its calls of libraries need.
-    fn workspace(&self) -> usize {
-        let has_products = self.steps().iter().any(|step| matches!(step, Step::Product { .. }));
-        let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
-        self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
-    }
-
-    fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, nodes, lowered, group, fused, convolutions, report, guarded } = self;
-        let Shared { gpu, plan, memory, workspace, .. } = shared;
-        let node = plan.graph.node(call.node);
-        let exchange = || &shared.exchanges[&message_of(&plan.graph, call.node)];
-        let place = |place: &Place| match *place {
-            Place::Input(input) => memory.value(plan, node.inputs[input]),
-            Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
-            Place::Scratch { offset, bytes } => memory.arena.block(call.scratch.0 + offset, bytes),
-            Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
-            Place::Message { .. } => Ok(exchange().message().clone()),
-            Place::Lost => Ok(gpu.sums.as_ref().map_or_else(|| shared.halt.clone(), Sums::lost)),
-            Place::Halt => Ok(shared.halt.clone()),
-        };
-        let mut convolutions = convolutions.into_iter();
-        let guarded_group =
-            guarded.as_ref().filter(|_| group.is_some()).and_then(|(kernels, _)| kernels.first().cloned());
-        let (mut kernels, looks) = match guarded {
-            Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
-            None => (None, false),
-        };
-        let bind = |step: &Step| match step {
-            Step::Launch { kernel, operands } => {
-                let mut blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
-                let guarded = kernels.as_mut().filter(|_| !operands.contains(&Place::Halt));
-                let guarded = guarded.map(|kernels| kernels.next().expect("a kernel for each launch"));
-                if guarded.is_some() {
-                    blocks.push(shared.halt.clone());
-                }
-                shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
-            }
-            Step::Product { product, x, w, y, bias } => {
-                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
-                let operands = Operands { x: &x, w: &w, y: &y, workspace };
-                let product = Product { tf32: plan.tf32, ..*product };
-                let bias = bias
-                    .map(|Bias { place: at, activation }| Ok::<_, GpuError>((place(&at)?, activation)))
-                    .transpose()?;
-                let epilogue = match &bias {
-                    Some((bias, activation)) => Epilogue::Bias { bias, activation: *activation },
-                    None => Epilogue::Nothing,
-                };
-                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
-            }
-            Step::Convolution { x, w, y, .. } => {
-                let plan = convolutions.next().expect("a plan for each convolution");
-                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
-                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], workspace)?))
-            }
-            Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
-            Step::Exchange { .. } => Ok(BoundStep::Exchange(exchange().clone())),
-            Step::Await => Ok(BoundStep::Await(exchange().clone())),
-        };
-        let own = match group {
-            Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
-            None => lowered.steps_of(fused).iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
-        };
-        let look = if looks { shared.look()? } else { None };
-        let steps = look.into_iter().chain(own).collect();
-        Ok(Call { nodes, per_micro_batch: call.per_micro_batch, lowered, fused, steps })
-    }
-}
-
 impl Shared<'_> {
-    fn launch(&self, kernel: &Kernel, blocks: Vec<Block>) -> Result<BoundStep, GpuError> {
+    pub(super) fn launch(&self, kernel: &Kernel, blocks: Vec<Block>) -> Result<BoundStep, GpuError> {
         Ok(BoundStep::Launch(self.gpu.function(kernel)?, blocks))
     }
 
@@ -722,7 +586,7 @@ impl Shared<'_> {
     }
 
     /// Halts if a report says something.
-    fn look(&self) -> Result<Option<BoundStep>, GpuError> {
+    pub(super) fn look(&self) -> Result<Option<BoundStep>, GpuError> {
         let look = self.halting.and_then(|halting| halting.look.as_ref());
         look.map(|kernel| self.launch(kernel, vec![self.reports.clone(), self.halt.clone()])).transpose()
     }
@@ -764,6 +628,7 @@ impl Executor for CudaExecutor {
     }
 
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {
+        self.gpu.context.is_alive()?;
         let feed = |(name, bytes): &(&str, &[u8])| {
             let known = || self.feeds.keys().map(String::as_str);
             let Tensor { block, ty, .. } =
@@ -783,6 +648,7 @@ impl Executor for CudaExecutor {
     }
 
     fn accumulate(&mut self) -> Result<(), RunError> {
+        self.gpu.context.is_alive()?;
         self.check_phase(Phase::Accumulate)?;
         self.running(|this| this.run(Phase::Accumulate).map_err(failed))
     }
@@ -800,6 +666,7 @@ impl Executor for CudaExecutor {
     }
 
     fn collect(&mut self, Ticket(step): Ticket) -> Result<&StepResults, RunError> {
+        self.gpu.context.is_alive()?;
         let oldest = self.steps.saturating_sub(KEPT_RESULTS);
         if !(oldest..self.steps).contains(&step) {
             return Err(RunError::NoSuchStep { ticket: step, oldest });
@@ -807,6 +674,12 @@ impl Executor for CudaExecutor {
         let number = (step % KEPT_RESULTS) as usize;
         let slot = &mut self.slots[number];
         self.gpu.with_ranks(|| slot.arrived.synchronize().map_err(failed))?;
+        self.over = self.over.max(step + 1);
+        match self.over < self.steps {
+            true => self.note_steps(self.steps - 1),
+            false => self.gpu.context.note(String::new()),
+        }
+        let slot = &mut self.slots[number];
         if let Some(sums) = self.gpu.sums.as_ref().filter(|_| step + 1 == self.steps) {
             sums.peers().done();
         }
@@ -833,6 +706,7 @@ impl Executor for CudaExecutor {
     }
 
     fn output(&self, name: &str) -> Result<&[u8], RunError> {
+        self.gpu.context.is_alive()?;
         let known = || self.outputs.keys().map(String::as_str);
         let output = self.outputs.get(name).ok_or_else(|| RunError::no_such_name("output", name, known()))?;
         if output.read.get().is_none() {
@@ -861,6 +735,7 @@ impl Executor for CudaExecutor {
     }
 
     fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        self.gpu.context.is_alive()?;
         self.check_phase(phase)?;
         self.running(|this| match this.find_in_inputs()? {
             Some(found) => Ok(Some(found)),

@@ -29,10 +29,13 @@ impl Ledger {
     /// Allocates `bytes` bytes.
     ///
     /// # Errors
-    /// [`RunError::Memory`], with what is free and what the rest is used for.
+    /// [`RunError::Memory`], with what is free and what the rest is used for; a device that is lost.
     pub(super) fn allocate(&self, context: &Context, what: &'static str, bytes: usize) -> Result<Allocation, RunError> {
         // The driver gives no empty memory.
         let arena = context.arena(bytes.max(1)).map_err(|error| {
+            if let GpuError::Lost { .. } = error {
+                return error.into();
+            }
             let source = std::io::Error::other(self.explain(context, &error));
             RunError::Memory { what, bytes, source }
         })?;

@@ -5,6 +5,7 @@ mod executor;
 mod groups;
 mod halt;
 mod ledger;
+mod planned;
 mod state;
 mod sums;
 mod tuning;
@@ -45,6 +46,8 @@ pub struct CudaOptions {
     /// Whether every step is given to the device launch by launch, and every region is launched alone. Otherwise the first one is
     /// given so; then they are recorded once and replayed as a whole.
     pub eager: bool,
+    /// Whether everything that is launched is waited for before the next, so that an error names it; then steps are not recorded either.
+    pub check: bool,
     /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
     /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
     pub tuning: Option<PathBuf>,
@@ -66,6 +69,7 @@ struct Gpu {
     /// Held by whoever gives work to the stream, so that steps do not mix.
     order: Mutex<()>,
     eager: bool,
+    check: bool,
     no_epilogues: bool,
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
@@ -81,7 +85,7 @@ struct Gpu {
 /// Kernels that are compiled as one text.
 const KERNELS_OF_A_TEXT: usize = 16;
 /// What cuBLASLt may use beside its operands, as NVIDIA recommends for Hopper.
-const PRODUCT_WORKSPACE: usize = 32 << 20;
+pub(crate) const PRODUCT_WORKSPACE: usize = 32 << 20;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,6 +149,7 @@ impl CudaDevice {
     /// # Errors
     /// One of them is not there, or cannot be used.
     pub fn open_libraries(&self) -> Result<(), GpuError> {
+        self.gpu.context.is_alive()?;
         self.gpu.products()?;
         self.gpu.convolutions()?;
         Ok(())
@@ -218,7 +223,8 @@ impl Gpu {
             sums: None,
             stream: context.stream()?,
             order: Mutex::new(()),
-            eager: options.eager,
+            eager: options.eager || options.check,
+            check: options.check,
             no_epilogues: options.no_epilogues,
             modules: Mutex::default(),
             products: OnceLock::new(),

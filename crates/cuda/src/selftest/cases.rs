@@ -1,7 +1,7 @@
 //! Kernels of every kind that the generator makes, on shapes that reach every path of theirs, and those of single operations.
 
 use super::case::{Case, Expected, tolerance};
-use super::{attention, operations};
+use super::{attention, operations, plain};
 use crate::kgen::{AdamW, KernelError, Launch, Operand, STEP_NUMBERS, Segment};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
@@ -126,7 +126,8 @@ pub fn makers(size: Size) -> Vec<Maker> {
         conversions,
     ];
     let more = if size == Size::Small { &small[..] } else { &[] };
-    let others = attention::makers(size).into_iter().chain(operations::makers(size));
+    let plain = if size == Size::Small { plain::makers().to_vec() } else { Vec::new() };
+    let others = attention::makers(size).into_iter().chain(operations::makers(size)).chain(plain);
     both.iter().chain(more).copied().chain(others).collect()
 }
 

@@ -7,6 +7,7 @@ pub mod cases;
 mod convolutions;
 mod copies;
 mod operations;
+mod plain;
 mod plans;
 mod products;
 pub mod runner;
@@ -163,6 +164,7 @@ fn executor(test: &mut SelfTest, plan: &Plan) {
         cubins: cubins.clone(),
         eager: false,
         tuning: None,
+        check: false,
         no_epilogues: false,
     };
     let Some(device) = test.step("executor", |_| Ok(CudaDevice::open(&options)?)) else { return };

@@ -87,24 +87,24 @@ fn whole(ty: DType, shape: &[usize], stream: u32) -> Tensor {
 }
 
 /// An operation as it is lowered, whose results are those of the reference, if the case is small.
-fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, KernelError> {
+pub(super) fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, KernelError> {
     let refused = |error: &dyn std::error::Error| KernelError(error.to_string());
     let mut graph = Graph::new();
     let named = inputs.iter().enumerate().map(|(index, input)| (format!("x{index}"), input));
     let named: Vec<(String, &Tensor)> = named.collect();
     let values = named.iter().map(|(name, input)| graph.input(name, Role::Feed, input.ty.clone()));
     let values = values.collect::<Result<Vec<_>, _>>().map_err(|error| refused(&error))?;
-    let y = graph.push1(op, &values).map_err(|error| refused(&error))?;
-    graph.output("y", y);
-    let after = if size == Size::Small {
+    let results = graph.push(op, &values).map_err(|error| refused(&error))?;
+    let named_results: Vec<String> = (0..results.len()).map(|number| format!("y{number}")).collect();
+    named_results.iter().zip(&results).for_each(|(name, &result)| graph.output(name, result));
+    let mut after: Vec<Tensor> = results.iter().map(|&result| Tensor::zeros(graph.ty(result).clone())).collect();
+    if size == Size::Small {
         let mut reference = Interpreter::new(&graph);
         named.iter().for_each(|(name, input)| reference.set(name, &input.data));
         reference.run();
-        reference.output("y").clone()
-    } else {
-        Tensor::zeros(graph.ty(y).clone())
-    };
-    let lowered = lower(&graph, y.node).map_err(|error| refused(&error))?;
+        after = named_results.iter().map(|name| reference.output(name).clone()).collect();
+    }
+    let lowered = lower(&graph, results[0].node).map_err(|error| refused(&error))?;
     let (mut work, mut offsets) = (Launches::default(), Vec::new());
     for step in &lowered.steps {
         let Step::Launch { kernel, operands } = step else {
@@ -116,7 +116,7 @@ fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, Ker
         let mut operand = |place: &Place| match *place {
             Place::Input(input) => Operand::Input(input),
             Place::Output(output) => Operand::Output(output),
-            Place::Report | Place::Message { .. } | Place::Lost | Place::Halt => Operand::Output(1),
+            Place::Report | Place::Message { .. } | Place::Lost | Place::Halt => Operand::Output(results.len()),
             Place::Scratch { offset, bytes } => {
                 let known = offsets.iter().position(|&known| known == offset);
                 Operand::Scratch(known.unwrap_or_else(|| {
@@ -129,7 +129,8 @@ fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Result<Case, Ker
         let operands = operands.iter().map(&mut operand).collect();
         work.launches.push(Launch { kernel: kernel.clone(), operands });
     }
-    let mut outputs = vec![Expected { before: None, tolerance: tolerance(after.ty.dtype), after }];
+    let expected = |after: Tensor| Expected { before: None, tolerance: tolerance(after.ty.dtype), after };
+    let mut outputs: Vec<Expected> = after.into_iter().map(expected).collect();
     if !lowered.index_limits.is_empty() {
         let nothing = vec![-1.0; REPORT_WORDS];
         let after = Tensor::new(TensorType::new(DType::I32, [REPORT_WORDS]), nothing.clone());

@@ -1,5 +1,7 @@
 //! The mock as a device of executors.
 
+#![allow(dead_code, reason = "each file of tests uses a part")]
+
 use bessemer_cuda::{CudaDevice, CudaOptions, GpuError};
 use std::path::Path;
 
@@ -11,6 +13,7 @@ pub(crate) fn options(folder: &Path, eager: bool) -> CudaOptions {
         ordinal: 0,
         cubins: folder.join("cubins"),
         eager,
+        check: false,
         tuning: None,
         no_epilogues: false,
     }

@@ -5,7 +5,7 @@
 // Work is done when it is given, unless the setting `seed` is not 0: then it waits in its stream, the nodes of a graph in that graph,
 // and is done in a random order of those that streams and events allow, some of it at any call, the rest when it is waited for.
 //
-// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000).
+// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0).
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -76,6 +76,7 @@ struct everything : counted {
     std::vector<stream*> capturing;
     uint64_t random = 0;
     int broken = 0;  // what failed while it waited; every wait answers it from then on
+    int lost = 0;    // what a kernel broke the device with; every call answers it from then on
 };
 
 thread_local everything mock;
@@ -176,6 +177,15 @@ int give(stream* s, std::function<int()> work) {
     return work();
 }
 
+// Whether nothing runs any more: kernel number `lost_at` of those that run breaks the device, which is asynchronous: the
+// launch itself succeeds.
+bool is_lost() {
+    static const long at_first = setting("MOCK_LOST_AT", 0);
+    long at = mock.numbers["lost_at"] ? mock.numbers["lost_at"] : at_first;
+    if (at && ++mock.numbers["ran"] == at) mock.lost = ILLEGAL_ADDRESS;
+    return mock.lost;
+}
+
 // Calls that a thread may not make while it captures.
 int forbidden_in_capture() {
     for (stream* s : mock.capturing) s->recording->valid = false;
@@ -201,11 +211,12 @@ const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
 }  // namespace
 
 #define ENTER if (int code = mock.enter(__func__)) return code
-#define IN_CONTEXT ENTER; if (!mock.current) return INVALID_CONTEXT
+#define ENTER_ALIVE ENTER; if (mock.lost) return mock.lost
+#define IN_CONTEXT ENTER_ALIVE; if (!mock.current) return INVALID_CONTEXT
 
 extern "C" {
 
-// For tests: settings (fail_at, fail_code, reverse, seed) and counts. `reset` clears all counts, `forget` those of memory.
+// For tests: settings (fail_at, fail_code, lost_at, reverse, seed) and counts. `reset` clears all counts, `forget` those of memory.
 void mock_set(const char* name, long value) {
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) mock.memory.clear();
@@ -267,13 +278,13 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
     return SUCCESS;
 }
 int cuDevicePrimaryCtxRelease_v2(int) {
-    ENTER;
+    ENTER_ALIVE;
     --contexts;
     if (--mock.numbers["contexts"] == 0) mock.current = 0;
     return SUCCESS;
 }
 int cuCtxSetCurrent(void* context) {
-    ENTER;
+    ENTER_ALIVE;
     if (!mock.numbers["contexts"] && !contexts) return INVALID_CONTEXT;
     mock.current = (int)(uintptr_t)context;
     return SUCCESS;
@@ -467,7 +478,7 @@ int cuEventSynchronize(event* e) {
     return code ? code : wait_until([=] { return !e->happened || *e->happened; });
 }
 int cuEventElapsedTime(float* milliseconds, event* from, event* to) {
-    ENTER;
+    ENTER_ALIVE;
     if (!from->recorded || !to->recorded || from->of || to->of) return INVALID_HANDLE;
     *milliseconds = (float)((to->seconds - from->seconds) * 1e3);
     return SUCCESS;
@@ -526,6 +537,7 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     int reverse = (int)mock.numbers["reverse"];
     ++mock.numbers["launches"];
     return give(s, [=]() mutable {
+        if (is_lost()) return (int)SUCCESS;
         std::vector<void*> pointers;
         for (uint64_t& value : kept) pointers.push_back(&value);
         unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
@@ -536,6 +548,7 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 // For the mocks of libraries: gives their work to a stream.
 int mock_give(stream* s, int (*work)(void*), void* data, void (*drop)(void*)) {
     std::shared_ptr<void> kept(data, drop);
+    if (mock.lost) return mock.lost;
     return give(s, [=] { return work(kept.get()); });
 }
 

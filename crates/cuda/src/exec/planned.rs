@@ -1,0 +1,191 @@
+//! What is known of a plan's calls before memory is given out: how each is done, and what that needs.
+
+use super::engines::Work;
+use super::executor::{BoundStep, Call, REPORT_BYTES, Report, Shared};
+use super::groups::Tabled;
+use super::sums::Sums;
+use super::{Gpu, PRODUCT_WORKSPACE, failed};
+use crate::cublaslt::{Epilogue, Operands, Product};
+use crate::cudnn::Plan as CudnnPlan;
+use crate::driver::Block;
+use crate::error::GpuError;
+use crate::kgen::Kernel;
+use crate::lower::{Bias, Fused, KIND, Lowered, Place, Step, message_of};
+use bessemer_ir::plan::{KernelCall, Plan};
+use bessemer_ir::run::RunError;
+use bessemer_ir::{DType, NodeId, Value};
+use std::any::Any;
+use std::sync::Arc;
+
+/// What of a call, or of several that are launched as one, is known before memory is given out.
+pub(super) struct Planned<'a> {
+    /// The first one.
+    pub(super) call: &'a KernelCall,
+    nodes: Vec<NodeId>,
+    lowered: Arc<Lowered>,
+    /// Where there are several.
+    group: Option<Tabled>,
+    /// Whether the better steps are taken, which the library has a way for.
+    pub(super) fused: bool,
+    /// For each convolution among the steps, in order.
+    convolutions: Vec<Arc<CudnnPlan>>,
+    /// Number of its report, where it has one.
+    pub(super) report: Option<usize>,
+    /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
+    /// the reports are looked at first.
+    pub(super) guarded: Option<(Vec<Kernel>, bool)>,
+}
+
+/// What the plan has for a call.
+pub(super) fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> {
+    let kernel = plan.kernels.of(call.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
+    kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
+}
+
+pub(super) fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> {
+    lowered.steps.iter().filter_map(move |step| match *step {
+        Step::Convolution { convolution, pass, ty, .. } => {
+            Some(Work { convolution, pass, ty, tf32: tf32 && ty == DType::F32 })
+        }
+        _ => None,
+    })
+}
+
+/// Whether the library has a way for each of the products that do more than to multiply.
+fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
+    for step in &fused.steps {
+        if let Step::Product { product, bias: Some(Bias { activation, .. }), .. } = step {
+            let product = Product { tf32: plan.tf32, ..*product };
+            if !gpu.products()?.offers(&product, *activation, PRODUCT_WORKSPACE)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        plan: &Plan,
+        calls: &'a [KernelCall],
+        group: Option<Tabled>,
+        reports: &mut Vec<Report>,
+    ) -> Result<Planned<'a>, RunError> {
+        let call = &calls[0];
+        let lowered = lowered_of(plan, call)?;
+        let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
+        let fused = match &lowered.fused {
+            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, fused).map_err(failed)?,
+            _ => false,
+        };
+        let limits = &lowered.index_limits;
+        let report = (!limits.is_empty()).then(|| {
+            reports.push(Report { node: call.node, limits: limits.clone() });
+            reports.len() - 1
+        });
+        let nodes = calls.iter().map(|call| call.node).collect();
+        Ok(Planned { call, nodes, lowered, group, fused, convolutions, report, guarded: None })
+    }
+
+    fn steps(&self) -> &[Step] {
+        self.lowered.steps_of(self.fused)
+    }
+
+    /// Kernels of its launches as they were lowered, and whether they may be guarded: those that set the halt may not.
+    fn own_kernels(&self) -> impl Iterator<Item = (&Kernel, bool)> {
+        let alone = self.steps().iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
+            Step::Launch { kernel, operands } => Some((kernel, !operands.contains(&Place::Halt))),
+            _ => None,
+        });
+        self.group.iter().map(|group| (group.kernel(), true)).chain(alone)
+    }
+
+    pub(super) fn guardable_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.own_kernels().filter_map(|(kernel, may_be_guarded)| may_be_guarded.then_some(kernel))
+    }
+
+    /// Kernels that it launches.
+    pub(super) fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
+        let guarded = self.guarded.iter().flat_map(|(kernels, _)| kernels);
+        let own = self.own_kernels().filter(|(_, may_be_guarded)| self.guarded.is_none() || !may_be_guarded);
+        guarded.chain(own.map(|(kernel, _)| kernel)).map(|kernel| (kernel.name.as_str(), kernel))
+    }
+
+    /// The message that it sends: its node, bytes and type of elements.
+    pub(super) fn message(&self) -> Option<(NodeId, usize, DType)> {
+        self.lowered.steps.iter().find_map(|step| match *step {
+            Step::Exchange { elements, ty } => Some((self.call.node, elements * ty.size(), ty)),
+            _ => None,
+        })
+    }
+
+    /// Bytes that its calls of libraries need.
+    pub(super) fn workspace(&self) -> usize {
+        let has_products = self.steps().iter().any(|step| matches!(step, Step::Product { .. }));
+        let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
+        self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
+    }
+
+    pub(super) fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
+        let Planned { call, nodes, lowered, group, fused, convolutions, report, guarded } = self;
+        let Shared { gpu, plan, memory, workspace, .. } = shared;
+        let node = plan.graph.node(call.node);
+        let exchange = || &shared.exchanges[&message_of(&plan.graph, call.node)];
+        let place = |place: &Place| match *place {
+            Place::Input(input) => memory.value(plan, node.inputs[input]),
+            Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
+            Place::Scratch { offset, bytes } => memory.scratch(call.scratch.0 + offset, bytes),
+            Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
+            Place::Message { .. } => Ok(exchange().message().clone()),
+            Place::Lost => Ok(gpu.sums.as_ref().map_or_else(|| shared.halt.clone(), Sums::lost)),
+            Place::Halt => Ok(shared.halt.clone()),
+        };
+        let mut convolutions = convolutions.into_iter();
+        let guarded_group =
+            guarded.as_ref().filter(|_| group.is_some()).and_then(|(kernels, _)| kernels.first().cloned());
+        let (mut kernels, looks) = match guarded {
+            Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
+            None => (None, false),
+        };
+        let bind = |step: &Step| match step {
+            Step::Launch { kernel, operands } => {
+                let mut blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
+                let guarded = kernels.as_mut().filter(|_| !operands.contains(&Place::Halt));
+                let guarded = guarded.map(|kernels| kernels.next().expect("a kernel for each launch"));
+                if guarded.is_some() {
+                    blocks.push(shared.halt.clone());
+                }
+                shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
+            }
+            Step::Product { product, x, w, y, bias } => {
+                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
+                let operands = Operands { x: &x, w: &w, y: &y, workspace };
+                let product = Product { tf32: plan.tf32, ..*product };
+                let bias = bias
+                    .map(|Bias { place: at, activation }| Ok::<_, GpuError>((place(&at)?, activation)))
+                    .transpose()?;
+                let epilogue = match &bias {
+                    Some((bias, activation)) => Epilogue::Bias { bias, activation: *activation },
+                    None => Epilogue::Nothing,
+                };
+                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
+            }
+            Step::Convolution { x, w, y, .. } => {
+                let plan = convolutions.next().expect("a plan for each convolution");
+                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
+                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], workspace)?))
+            }
+            Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
+            Step::Exchange { .. } => Ok(BoundStep::Exchange(exchange().clone())),
+            Step::Await => Ok(BoundStep::Await(exchange().clone())),
+        };
+        let own = match group {
+            Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
+            None => lowered.steps_of(fused).iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
+        };
+        let look = if looks { shared.look()? } else { None };
+        let steps = look.into_iter().chain(own).collect();
+        Ok(Call { nodes, per_micro_batch: call.per_micro_batch, lowered, fused, steps })
+    }
+}

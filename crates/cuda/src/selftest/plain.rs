@@ -1,0 +1,112 @@
+//! Operations of detectors whose threads wait for each other, and attention without tensor cores.
+
+use super::case::{Case, rounded};
+use super::cases::{Maker, Size};
+use super::operations::case;
+use crate::kgen::KernelError;
+use bessemer_ir::ops::Scalar;
+use bessemer_ir::ops::attention::{Attention, AttentionDropout, AttentionGrad};
+use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiLevels, RoiSamples};
+use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
+use bessemer_ir::ops::index::TopK;
+use bessemer_ir::reference::Tensor;
+use bessemer_ir::shape::TensorType;
+use bessemer_ir::{DType, Op, philox};
+
+/// What makes the cases, all of them small.
+pub(super) fn makers() -> [Maker; 6] {
+    [
+        |_| suppression("suppression_hard", Suppression::Hard { iou: Scalar(0.5) }),
+        |_| suppression("suppression_soft", Suppression::Gaussian { sigma: Scalar(0.5), floor: Scalar(0.05) }),
+        |_| top_k(),
+        |_| features_gradient(),
+        |_| attention(),
+        |_| attention_gradient(),
+    ]
+}
+
+fn uniform(i: usize, stream: u32) -> f64 {
+    philox::uniform(8, 0, stream, i as u64).into()
+}
+
+/// `count` boxes on a canvas of `canvas` pixels; few numbers, so that sides are exact.
+fn boxes(shape: &[usize], canvas: f64) -> Tensor {
+    Tensor::from_fn(TensorType::f32(shape), |i| {
+        let start = |axis: usize| (uniform(i / 4 * 2 + axis, 0) * canvas * 0.7).floor();
+        let side = |axis: usize| (4.0 + uniform(i / 4 * 2 + axis, 1) * canvas * 0.25).floor();
+        if i % 4 < 2 { start(i % 2) } else { start(i % 2) + side(i % 2) }
+    })
+}
+
+/// More boxes than a block has threads, of two labels.
+fn suppression(name: &str, suppression: Suppression) -> Result<Case, KernelError> {
+    const BOXES: usize = 300;
+    let op = Suppress { groups: BoxGroups::Labels, ..Suppress::new(suppression, 60) };
+    let scores = Tensor::from_fn(TensorType::f32([1, BOXES]), |i| (uniform(i, 2) * 256.0).floor() / 256.0);
+    let labels = Tensor::from_fn(TensorType::new(DType::I32, [1, BOXES]), |i| (i % 2) as f64);
+    case(name, Size::Small, Op::from(op), vec![boxes(&[1, BOXES, 4], 128.0), scores, labels])
+}
+
+/// Rows that two blocks count, with equal elements.
+fn top_k() -> Result<Case, KernelError> {
+    let x = Tensor::from_fn(TensorType::f32([1, 20_000]), |i| (uniform(i, 3) * 4096.0).floor() - 2048.0);
+    case("top_k", Size::Small, Op::from(TopK { k: 3000, axes: 1 }), vec![x])
+}
+
+/// A region for each thread of a block that lists them.
+fn features_gradient() -> Result<Case, KernelError> {
+    const REGIONS: usize = 256;
+    let roi_align = RoiAlign {
+        size: [2, 2],
+        samples: RoiSamples::Fixed(1),
+        border: RoiBorder::Torch,
+        levels: RoiLevels::standard(1e-6),
+        strides: vec![Scalar(4.0)],
+    };
+    let dy = Tensor::from_fn(TensorType::f32([REGIONS, 2, 2, 8]), |i| (uniform(i, 4) * 16.0).floor() - 8.0);
+    let images = Tensor::from_fn(TensorType::new(DType::I32, [REGIONS]), |i| (i % 2) as f64);
+    let op = RoiAlignGrad { roi_align, batch: 2, maps: vec![[16, 16]] };
+    case("roi_align_gradient", Size::Small, Op::from(op), vec![dy, boxes(&[REGIONS, 4], 64.0), images])
+}
+
+const ATTENTION: Attention = Attention {
+    heads: 2,
+    scale: Scalar(0.25),
+    dropout: Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 }),
+};
+const KEYS: usize = 150;
+const WIDTH: usize = 24;
+
+/// Queries of one kernel, keys and values of more positions than a block has threads, bias.
+fn operands() -> Vec<Tensor> {
+    let normal = |shape: [usize; 3], stream| {
+        Tensor::from_fn(TensorType::f32(shape), |i| philox::normal(8, 0, stream, i as u64).into())
+    };
+    let bias = Tensor::from_fn(TensorType::f32([1, KEYS]), |i| if i % 5 == 4 { -10_000.0 } else { 0.0 });
+    vec![normal([1, 9, WIDTH], 5), normal([1, KEYS, WIDTH], 6), normal([1, KEYS, WIDTH], 7), bias]
+}
+
+/// Sums of many products, each of exponentials.
+fn widened(mut case: Case) -> Case {
+    case.outputs.iter_mut().for_each(|output| output.tolerance *= 8.0);
+    case
+}
+
+fn attention() -> Result<Case, KernelError> {
+    let inputs = operands().into_iter().chain([Tensor::scalar(DType::I32, 5.0)]).collect();
+    Ok(widened(case("attention_plain", Size::Small, Op::from(ATTENTION), inputs)?))
+}
+
+fn attention_gradient() -> Result<Case, KernelError> {
+    let forward = attention()?;
+    let mut inputs = operands();
+    inputs.extend(forward.outputs.into_iter().map(|output| rounded(output.after)));
+    inputs.push(Tensor::from_fn(TensorType::f32([1, 9, WIDTH]), |i| philox::normal(8, 0, 9, i as u64).into()));
+    inputs.push(Tensor::scalar(DType::I32, 5.0));
+    Ok(widened(case(
+        "attention_plain_gradient",
+        Size::Small,
+        Op::from(AttentionGrad { attention: ATTENTION }),
+        inputs,
+    )?))
+}
