@@ -1,7 +1,8 @@
 //! What a compiled step costs, found without running it.
 
+use crate::gpu_targets::{GpuTarget, target_of};
 use crate::workload::{Mode, StepSettings, Work, Workload};
-use bessemer_cuda::sheet::{Prediction, Sheet};
+use bessemer_cuda::sheet::{Prediction, Sheet, scratch_bytes};
 use bessemer_ir::GraphError;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
@@ -94,7 +95,7 @@ pub struct Explanation {
     pub kernels: BTreeMap<&'static str, KernelUse>,
     /// What was not fused, though it nearly was.
     pub near_misses: Vec<NearMisses>,
-    /// All memory of the plan.
+    /// All memory of the plan, on a GPU with that of libraries, at most.
     pub peak_bytes: usize,
     /// Of which parameters, optimizer state, feeds and constants.
     pub persistent_bytes: usize,
@@ -106,6 +107,8 @@ pub struct Explanation {
     pub largest_batch: Option<usize>,
     /// Launches and time of a step on a GPU, predicted; `None` for other devices.
     pub predicted: Option<Prediction>,
+    /// The time that such a step was designed for, where there is one.
+    pub target: Option<GpuTarget>,
 }
 
 /// # Errors
@@ -136,12 +139,13 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         bytes: kernels.values().map(|kernel| kernel.bytes).sum(),
         kernels,
         near_misses: if request.compile.fuse { grouped(&near_misses(&plan.graph)) } else { Vec::new() },
-        peak_bytes: plan.memory_bytes(),
+        peak_bytes: all_bytes(&plan),
         persistent_bytes: plan.state_bytes() + plan.persistent_bytes,
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
         largest_batch: largest_batch(request, &plan)?,
         predicted: request.sheet.map(|sheet| sheet.predict(&plan, accumulation)),
+        target: target_of(request),
     })
 }
 
@@ -196,6 +200,11 @@ fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
     Ok(compile(&work(request, batch)?.graph, &*request.device.target(), &request.compile)?)
 }
 
+/// Memory of a plan, on a GPU with that of libraries, at most.
+fn all_bytes(plan: &Plan) -> usize {
+    plan.memory_bytes() + scratch_bytes(plan)
+}
+
 /// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess, and the line between the
 /// largest batch that fits and the smallest that does not gives the next, unless two such guesses have not halved what lies
 /// between. `known` is the plan of the request's own batch.
@@ -204,10 +213,10 @@ fn largest_batch(request: &Request, known: &Plan) -> Result<Option<usize>, Model
     // None where tensors of the batch have more elements than kernels of the device count.
     let bytes = |batch: usize| {
         if batch == request.batch_size {
-            return Ok(Some(known.memory_bytes() as u64));
+            return Ok(Some(all_bytes(known) as u64));
         }
         match plan(request, batch) {
-            Ok(plan) => Ok(Some(plan.memory_bytes() as u64)),
+            Ok(plan) => Ok(Some(all_bytes(&plan) as u64)),
             Err(ModelError::Graph(GraphError::Unsupported(_))) if batch > request.batch_size => Ok(None),
             Err(error) => Err(error),
         }
@@ -320,7 +329,7 @@ mod tests {
                     memory_bytes,
                 };
                 let found = explain(&request).unwrap().largest_batch.expect("one fits");
-                let bytes = |batch: usize| plan(&request, batch).unwrap().memory_bytes() as u64;
+                let bytes = |batch: usize| all_bytes(&plan(&request, batch).unwrap()) as u64;
                 assert!(bytes(found) <= memory_bytes && bytes(found + 1) > memory_bytes, "{model}: {found}");
             }
         }

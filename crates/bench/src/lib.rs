@@ -6,6 +6,7 @@ pub mod budget;
 pub mod compare;
 pub mod doctor;
 pub mod explain;
+pub mod gpu_targets;
 pub mod kernels;
 pub mod loading;
 pub mod machine;

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 use tempfile::TempDir;
 
 /// Runs of three steps on each device, and runs that change the device behind the second one, come to the same weights.
@@ -126,6 +127,44 @@ fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
     assert!(fs::read_dir(machine.folder.path()).unwrap().next().is_none(), "nothing is written");
 }
 
+/// A file that was named is an error; that of the cache is begun anew.
+#[test]
+fn engines_that_cannot_be_read_are_told() {
+    let Some(machine) = Machine::new("engines_that_cannot_be_read_are_told") else { return };
+    let on_gpu = format!("--device cuda --gpu-libraries {}", machine.mocks.display());
+    fs::write(machine.path("engines.json"), "{\"NVIDIA").unwrap();
+    let train = format!("{TRAIN} --steps 1 --out run {on_gpu} --tuning engines.json");
+    machine
+        .run(&train)
+        .fails(2, &["--tuning: engines.json holds no engines of convolutions: EOF", "name another file"]);
+    assert!(!machine.path("run").exists());
+    let kept = machine.path("cache/bessemer/tuning/engines.json");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::write(&kept, "{\"NVIDIA").unwrap();
+    let mut doctor = machine.command(&format!("doctor {on_gpu}"));
+    let told = ran(doctor.env("XDG_CACHE_HOME", machine.path("cache"))).err;
+    let warning = format!("warning: {} holds no engines of convolutions: EOF", kept.display());
+    assert!(told.starts_with(&warning) && told.trim_end().ends_with("; it is begun anew"), "{told}");
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
+}
+
+/// Of steps that were recorded it is known that one of them failed, of those that are launched one by one at which operation.
+#[test]
+fn eager_steps_say_where_a_gpu_fails() {
+    let Some(machine) = Machine::new("eager_steps_say_where_a_gpu_fails") else { return };
+    let train = |options: &str| {
+        let on_gpu = format!("--device cuda --tuning off --gpu-libraries {}", machine.mocks.display());
+        ran(machine.command(&format!("{TRAIN} --steps 2 --out run {on_gpu} {options}")).env("MOCK_LOST_AT", "40"))
+    };
+    train("").fails(1, &["CUDA_ERROR_ILLEGAL_ADDRESS", ", in step 0 (`--eager --check` names the call)", "is lost"]);
+    fs::remove_dir_all(machine.path("run")).unwrap();
+    train("--eager --check").fails(1, &["CUDA_ERROR_ILLEGAL_ADDRESS", ", in step 0 at ", "is lost"]);
+    let on_cpu = |options: &str| machine.run(&format!("{TRAIN} --steps 1 --out cpu {options}"));
+    on_cpu("--eager").fails(2, &["--eager is for --device cuda"]);
+    on_cpu("--check --device cuda").fails(2, &["--check is for --device cuda with --eager"]);
+    assert!(!machine.path("cpu").exists());
+}
+
 /// The mock of cuBLASLt rounds operands in TF32, so that the losses are others, within 1e-2.
 #[test]
 fn tf32_is_a_precision_of_gpus() {
@@ -189,7 +228,9 @@ fn a_machine_without_a_gpu_says_so() {
 #[test]
 fn steps_are_predicted_for_gpus_that_are_not_there() {
     let folder = TempDir::new().unwrap();
-    for (model, precision, sheet) in [("resnet50", "fp16", "h200"), ("bert-base", "bf16", "a100")] {
+    let models = [("resnet50", "fp16", "h200"), ("bert-base", "bf16", "a100"), ("electra-base", "bf16", "h200")];
+    for (model, precision, sheet) in models {
+        let begun = Instant::now();
         let words =
             format!("explain {model} --batch-size 64 --precision {precision} --device cuda --sheet {sheet} --json");
         let explained = json(common::bessemer(folder.path(), &words));
@@ -197,6 +238,19 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
         assert_eq!(predicted["sheet"], sheet);
         assert!((0.001..1.0).contains(&predicted["all"]["seconds"].as_f64().unwrap()), "{predicted}");
         assert!(explained["largest_batch"].as_u64().unwrap() > 64, "{}", explained["largest_batch"]);
+        // Scratch memory of products, and of convolutions where there are some.
+        let scratch = predicted["scratch_bytes"].as_u64().unwrap();
+        let most: u64 = if model == "resnet50" { 512 << 20 } else { 32 << 20 };
+        assert!((most..most + 4_000_000).contains(&scratch), "{scratch}");
+        assert!(explained["peak_bytes"].as_u64().unwrap() > predicted["arena_bytes"].as_u64().unwrap() + scratch);
+        let target = (sheet == "h200").then_some(if model == "resnet50" { 28.9 } else { 43.0 });
+        assert_eq!(explained["target"]["milliseconds"].as_f64(), target, "{model}");
+        println!("{model} for {sheet}: explained in {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    let words = "explain electra-base --batch-size 256 --precision bf16 --device cuda --sheet h200";
+    let text = common::bessemer(folder.path(), words).ok().out;
+    for said in ["designed for 43.0 ms with 256 sequences", "beside it at most 3", "mostly", "memory", "arithmetic"] {
+        assert!(text.contains(said), "{said}: {text}");
     }
     let seconds = |precision: &str| {
         let words =

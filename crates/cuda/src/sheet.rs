@@ -1,6 +1,8 @@
 //! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
 
 use crate::cublaslt::Product;
+use crate::cudnn::MOST_WORKSPACE;
+use crate::exec::PRODUCT_WORKSPACE;
 use crate::lower::{Fused, Lowered, Place, Step, is_plain_attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
@@ -92,6 +94,88 @@ impl Family {
     }
 }
 
+/// What the time of launches is mostly made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Products, at the rate of their numbers.
+    Arithmetic,
+    /// Bytes that are read and written.
+    Memory,
+    /// What a launch takes beside its work.
+    #[default]
+    Launches,
+}
+
+impl Bound {
+    /// As in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bound::Arithmetic => "arithmetic",
+            Bound::Memory => "memory",
+            Bound::Launches => "launches",
+        }
+    }
+}
+
+/// Seconds of one launch, or of several, by what binds them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Time {
+    arithmetic: f64,
+    memory: f64,
+    launches: f64,
+}
+
+impl Time {
+    fn all(self) -> f64 {
+        self.arithmetic + self.memory + self.launches
+    }
+
+    fn times(self, times: u64) -> Time {
+        let times = times as f64;
+        Time { arithmetic: self.arithmetic * times, memory: self.memory * times, launches: self.launches * times }
+    }
+
+    fn add(&mut self, other: Time) {
+        self.arithmetic += other.arithmetic;
+        self.memory += other.memory;
+        self.launches += other.launches;
+    }
+
+    fn bound(self) -> Bound {
+        let Time { arithmetic, memory, launches } = self;
+        match (arithmetic.max(memory) < launches, arithmetic < memory) {
+            (true, _) => Bound::Launches,
+            (false, true) => Bound::Memory,
+            (false, false) => Bound::Arithmetic,
+        }
+    }
+}
+
+/// Launches of a kind while they are counted.
+#[derive(Default)]
+struct Counted {
+    launches: u64,
+    flops: u64,
+    bytes: u64,
+    time: Time,
+}
+
+impl Counted {
+    /// Adds `times` launches of these FLOPs, bytes and time each.
+    fn add(&mut self, times: u64, flops: u64, bytes: u64, time: Time) {
+        self.launches += times;
+        self.flops += times * flops;
+        self.bytes += times * bytes;
+        self.time.add(time.times(times));
+    }
+
+    fn done(&self) -> FamilyUse {
+        let Counted { launches, flops, bytes, time } = *self;
+        FamilyUse { launches, flops, bytes, seconds: time.all(), bound: time.bound() }
+    }
+}
+
 /// Launches of a kind in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FamilyUse {
@@ -103,15 +187,8 @@ pub struct FamilyUse {
     pub bytes: u64,
     /// Time that they are predicted to take.
     pub seconds: f64,
-}
-
-impl FamilyUse {
-    fn add(&mut self, other: FamilyUse) {
-        self.launches += other.launches;
-        self.flops += other.flops;
-        self.bytes += other.bytes;
-        self.seconds += other.seconds;
-    }
+    /// What most of it is made of.
+    pub bound: Bound,
 }
 
 /// Nodes that run in a plainer form than is possible, for one reason.
@@ -147,6 +224,8 @@ pub struct Prediction {
     pub all: FamilyUse,
     /// Bytes of the plan's arena.
     pub arena_bytes: usize,
+    /// Bytes beside arena and state: scratch memory of libraries, at most, and tables of groups.
+    pub scratch_bytes: usize,
     /// Products that do more in their pass, by what they do.
     pub fused: Vec<FusedProducts>,
     /// What runs in a plain form, by reason.
@@ -193,7 +272,7 @@ impl Sheet {
     /// Predicts a step of `micro_batches` micro-batches: for each launch the time of its arithmetic or of its bytes, whichever is
     /// longer, over the efficiency of its kind, and 0.8 us. A plan for another target has no launches.
     pub fn predict(&self, plan: &Plan, micro_batches: u64) -> Prediction {
-        let mut families: BTreeMap<Family, FamilyUse> = BTreeMap::new();
+        let mut families: BTreeMap<Family, Counted> = BTreeMap::new();
         let mut plain: BTreeMap<String, PlainLowering> = BTreeMap::new();
         let mut fused: BTreeMap<&'static str, u64> = BTreeMap::new();
         for unit in units(plan) {
@@ -202,9 +281,8 @@ impl Sheet {
             let times = if call.per_micro_batch { micro_batches } else { 1 };
             if let Some(group) = &unit.group {
                 let bytes = group.operands.iter().flatten().map(|&value| plan.graph.ty(value).bytes() as u64).sum();
-                let seconds = times as f64 * self.seconds(Family::Region, Arithmetic::F32, 0, bytes);
-                let of_group = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
-                families.entry(Family::Region).or_default().add(of_group);
+                let time = self.time(Family::Region, Arithmetic::F32, 0, bytes);
+                families.entry(Family::Region).or_default().add(times, 0, bytes, time);
                 continue;
             }
             let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
@@ -213,9 +291,8 @@ impl Sheet {
             }
             for step in lowered.steps_of(true) {
                 let (family, flops, bytes) = node.cost(step);
-                let seconds = times as f64 * self.seconds(family, node.arithmetic(step), flops, bytes);
-                let (flops, bytes) = (flops * times, bytes * times);
-                families.entry(family).or_default().add(FamilyUse { launches: times, flops, bytes, seconds });
+                let time = self.time(family, node.arithmetic(step), flops, bytes);
+                families.entry(family).or_default().add(times, flops, bytes, time);
             }
             for reason in node.reasons() {
                 let entry = plain.entry(reason.clone()).or_insert_with(|| PlainLowering {
@@ -228,29 +305,53 @@ impl Sheet {
         }
         for copy in &plan.copies {
             let (times, bytes) = (if copy.per_micro_batch { micro_batches } else { 1 }, 2 * copy.bytes as u64);
-            let seconds = times as f64 * self.seconds(Family::Copy, Arithmetic::F32, 0, bytes);
-            let of_copies = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
-            families.entry(Family::Copy).or_default().add(of_copies);
+            let time = self.time(Family::Copy, Arithmetic::F32, 0, bytes);
+            families.entry(Family::Copy).or_default().add(times, 0, bytes, time);
         }
-        let mut all = FamilyUse::default();
-        families.values().for_each(|family| all.add(*family));
-        let mut families: Vec<_> = families.into_iter().map(|(family, used)| (family.name(), used)).collect();
+        let mut all = Counted::default();
+        for Counted { launches, flops, bytes, time } in families.values() {
+            all.launches += launches;
+            all.flops += flops;
+            all.bytes += bytes;
+            all.time.add(*time);
+        }
+        let all = all.done();
+        let mut families: Vec<_> = families.into_iter().map(|(family, used)| (family.name(), used.done())).collect();
         families.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
         let (sheet, product) = (self.name, self.product);
         let plain = plain.into_values().collect();
         let fused = fused.into_iter().map(|(what, nodes)| FusedProducts { what, nodes }).collect();
-        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, fused, plain }
+        let scratch_bytes = scratch_bytes(plan);
+        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, scratch_bytes, fused, plain }
     }
 
-    fn seconds(&self, family: Family, arithmetic: Arithmetic, flops: u64, bytes: u64) -> f64 {
+    fn time(&self, family: Family, arithmetic: Arithmetic, flops: u64, bytes: u64) -> Time {
         let rate = match arithmetic {
             Arithmetic::F32 => self.fp32_flops,
             Arithmetic::Tf32 => self.tf32_flops,
             Arithmetic::Half => self.half_flops,
         };
-        let work = (flops as f64 / rate).max(bytes as f64 / self.memory_bytes_per_s);
-        work / family.efficiency() + LAUNCH_S
+        let [of_flops, of_bytes] =
+            [flops as f64 / rate, bytes as f64 / self.memory_bytes_per_s].map(|work| work / family.efficiency());
+        match of_flops < of_bytes {
+            true => Time { arithmetic: 0.0, memory: of_bytes, launches: LAUNCH_S },
+            false => Time { arithmetic: of_flops, memory: 0.0, launches: LAUNCH_S },
+        }
     }
+}
+
+/// Bytes that a plan takes beside its arena and its state: the largest scratch memory that a call of a library may have, and tables of groups.
+/// Of convolutions that is the most that an engine is chosen with. 0 for a plan of another target.
+pub fn scratch_bytes(plan: &Plan) -> usize {
+    let of_step = |step: &Step| match step {
+        Step::Product { .. } => PRODUCT_WORKSPACE,
+        Step::Convolution { .. } => MOST_WORKSPACE,
+        _ => 0,
+    };
+    let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
+    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(true)).map(of_step).max().unwrap_or(0);
+    let groups = units(plan).into_iter().filter_map(|unit| unit.group);
+    of_libraries + groups.map(|group| group.cut.table_bytes(group.operands.len())).sum::<usize>()
 }
 
 fn lowered_of(plan: &Plan, node: NodeId) -> Option<&Lowered> {
@@ -415,6 +516,12 @@ mod tests {
         let seconds = 2.0 * 4.0 * 512.0 * 1024.0 / 4.8e12 / 0.85 + 0.8e-6;
         assert!((fusions.seconds - seconds).abs() < 1e-12, "{} {seconds}", fusions.seconds);
         assert!((prediction.all.seconds - products.seconds - fusions.seconds).abs() < 1e-12);
+        let bounds = [products.bound, fusions.bound, prediction.all.bound];
+        assert_eq!(bounds, [Bound::Arithmetic, Bound::Memory, Bound::Arithmetic]);
+        let half = sheet.predict(&plan(DType::Bf16, false), 1);
+        let bounds: Vec<_> = half.families.iter().map(|(name, family)| (*name, family.bound)).collect();
+        assert_eq!(bounds, [("fusions", Bound::Launches), ("matrix products", Bound::Launches)]);
+        assert_eq!((prediction.scratch_bytes, half.scratch_bytes), (PRODUCT_WORKSPACE, PRODUCT_WORKSPACE));
         let of_products = |tf32| {
             let prediction = sheet.predict(&plan(DType::F32, tf32), 1);
             prediction.families.iter().find(|(known, _)| *known == "matrix products").unwrap().1.seconds

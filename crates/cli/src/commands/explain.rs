@@ -187,12 +187,13 @@ fn scaling_text(table: &ScalingTable) -> String {
 
 /// The launches of a step on a GPU, and why they are not better ones.
 fn predicted_text(prediction: &Prediction) -> String {
-    let Prediction { product, families, all, arena_bytes, fused, plain, .. } = prediction;
-    let mut launches = Table::new(1, &["predicted", "launches", "GFLOP", "MB", "ms"]);
-    let row = |name: &str, FamilyUse { launches, flops, bytes, seconds }: FamilyUse| {
+    let Prediction { product, families, all, arena_bytes, scratch_bytes, fused, plain, .. } = prediction;
+    let mut launches = Table::new(2, &["predicted", "mostly", "launches", "GFLOP", "MB", "ms"]);
+    let row = |name: &str, FamilyUse { launches, flops, bytes, seconds, bound }: FamilyUse| {
         let [gflop, mb] = [flops as f64 / 1e9, bytes as f64 / 1e6];
         [
             name.to_owned(),
+            bound.name().to_owned(),
             launches.to_string(),
             format!("{gflop:.3}"),
             format!("{mb:.1}"),
@@ -210,9 +211,26 @@ fn predicted_text(prediction: &Prediction) -> String {
     }
     let slow = if plain.is_empty() { String::new() } else { format!("{slow}\n") };
     format!(
-        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}\n\n{launches}\n{with}{slow}",
+        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}, beside it at most {}\n\n{launches}\n{with}{slow}",
         show::significant(all.seconds * 1e3, 3),
         show::bytes(*arena_bytes as u64),
+        show::bytes(*scratch_bytes as u64),
+    )
+}
+
+/// What such a step was designed for, beside what is predicted.
+fn target_text(explanation: &Explanation) -> String {
+    let (Some(target), Some(predicted)) = (&explanation.target, &explanation.predicted) else { return String::new() };
+    let samples = metric_schema(&explanation.model).samples;
+    let batch = explanation.batch_size as f64 * explanation.accumulation as f64;
+    format!(
+        "designed for {} ms with {} {samples}, {} a second (at least {}, aim {}), an estimate; predicted here: {} a second\n\n",
+        show::significant(target.milliseconds, 3),
+        target.batch_size,
+        show::significant(target.throughput(), 3),
+        target.least,
+        target.aim,
+        show::significant(batch / predicted.all.seconds, 3),
     )
 }
 
@@ -241,6 +259,7 @@ fn text(explanation: &Explanation) -> String {
     }
     let Explanation { model, mode, batch_size, accumulation, device, .. } = explanation;
     let predicted = explanation.predicted.as_ref().map_or_else(String::new, predicted_text);
+    let target = target_text(explanation);
     let memory_of = match &explanation.predicted {
         Some(Prediction { product, .. }) => format!("that {product} has for plans"),
         None => "that are free".to_owned(),
@@ -256,7 +275,7 @@ fn text(explanation: &Explanation) -> String {
     };
     format!(
         "{model}, {} of {times}{batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
-         {predicted}memory  {} (parameters and state {})\n\n{memory}\n\
+         {target}{predicted}memory  {} (parameters and state {})\n\n{memory}\n\
          largest batch in the {} {memory_of}  {largest}\n\ncompiled for {device}: {rules}\n",
         mode.name(),
         explanation.parameters,
