@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{Exif, FileFormat, Image, ImageStream};
-use bessemer_train::checkpoint::{load_checkpoint, read_safetensors};
+use bessemer_train::checkpoint::{Dtype, NamedTensor, load_checkpoint, read_safetensors, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
@@ -130,7 +130,7 @@ fn another_number_of_classes_needs_new_heads() {
     assert!(error.contains("model.new_heads") && error.contains("90") && error.contains("108"), "{error}");
     begin(&second, &["model.new_heads=true", "schedule.base_lr=1e-9", "schedule.warmup_lr=0"]).unwrap();
     let (old, new) = (load_checkpoint(&last_folder(&first)).unwrap(), last(&second));
-    let stem = |checkpoint: &[bessemer_train::checkpoint::NamedTensor<'_>]| {
+    let stem = |checkpoint: &[NamedTensor<'_>]| {
         checkpoint.iter().find(|tensor| tensor.name == "backbone.conv_stem.weight").unwrap().to_f32().unwrap()
     };
     assert!(stem(&old.model).iter().zip(stem(&new.model)).all(|(a, b)| (a - b).abs() < 1e-6));
@@ -359,4 +359,45 @@ fn what_scores_cannot_show_is_told() {
     );
     assert_eq!(json(&run.join("predictions/bbox.json")), Vec::<Value>::new());
     assert!(!run.join("predictions/compared-000.jpg").exists());
+}
+
+#[test]
+fn the_weights_of_a_classifier_begin_its_backbone() {
+    const BACKBONE: &str = "backbone.";
+    let folder = TempDir::new().unwrap();
+    let other = short_run(&folder.path().join("other"), &["train.seed=9", "eval.every_steps=", "train.ema_decay="]);
+    let trained = last(&other).model;
+    let of_backbone = |tensor: &&NamedTensor<'_>| tensor.name.starts_with(BACKBONE);
+    let renamed = |tensor: &NamedTensor<'static>| NamedTensor {
+        name: tensor.name[BACKBONE.len()..].to_owned(),
+        ..tensor.clone()
+    };
+    // What timm writes: layers behind the features, and counts of batches.
+    let mut classifier: Vec<NamedTensor<'_>> = trained.iter().filter(of_backbone).map(renamed).collect();
+    assert!(classifier.iter().any(|tensor| tensor.name == "blocks.0.0.conv_dw.weight"));
+    for name in ["conv_head.weight", "bn2.weight", "bn2.running_mean", "classifier.bias"] {
+        classifier.push(NamedTensor::from_f32(name, vec![10], &[0.5; 10]).unwrap());
+    }
+    classifier
+        .push(NamedTensor::new("bn1.num_batches_tracked", Dtype::I64, vec![], 7i64.to_le_bytes().to_vec()).unwrap());
+    let file = folder.path().join("classifier.safetensors");
+    write_safetensors(&file, &classifier).unwrap();
+
+    let slow = ["train.steps=1", "eval.every_steps=", "schedule.base_lr=1e-30", "schedule.warmup_lr=0"];
+    let run = folder.path().join("begun");
+    train(&TrainOptions { start: Initialisation::Weights(file), ..options(&run, &slow) }).unwrap();
+    let told = "has no weights for the feature pyramid and both heads: they are drawn at random";
+    assert!(warnings(&run).iter().any(|warning| warning.contains(told)));
+    let begun = last(&run).model;
+    let (mut equal, mut drawn) = (0, 0);
+    for (tensor, other) in begun.iter().zip(&trained).filter(|(tensor, _)| tensor.name.ends_with(".weight")) {
+        assert_eq!(tensor.name, other.name);
+        if of_backbone(&tensor) {
+            assert!(tensor == other, "{}", tensor.name);
+            equal += 1;
+        } else {
+            drawn += usize::from(tensor != other);
+        }
+    }
+    assert!(equal > 30 && drawn > 30, "{equal} of the classifier, {drawn} drawn from the seed");
 }
