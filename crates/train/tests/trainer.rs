@@ -70,6 +70,18 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
 }
 
 #[test]
+fn evaluations_begin_after_the_epochs_that_are_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let evaluated = |from: u64| {
+        let run = folder.path().join(from.to_string());
+        train(&new_run(&run, &[&format!("eval.from_epoch={from}")])).unwrap();
+        history(&run).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>()
+    };
+    assert_eq!(evaluated(2), [10, 15]);
+    assert_eq!(evaluated(9), [15], "the one at the end");
+}
+
+#[test]
 fn an_overflow_in_fp16_halves_the_scale_and_leaves_the_step_out() {
     let folder = TempDir::new().unwrap();
     let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));

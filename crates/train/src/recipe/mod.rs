@@ -247,6 +247,8 @@ section! {
         pub every_epochs: Option<u64> => Range::closed(1.0, EPOCHS), free;
         /// Updates from one evaluation to the next.
         pub every_steps: Option<u64> => Range::closed(1.0, COUNT), free;
+        /// Epochs that must be done before the first evaluation; the one at the end comes in any case.
+        pub from_epoch: Option<u64> => Range::closed(0.0, EPOCHS), free;
         /// Samples per device and step; absent for the batch size of training.
         pub batch_size: Option<u64> => Range::closed(1.0, BATCH), free;
     }

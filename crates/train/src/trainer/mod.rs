@@ -435,8 +435,10 @@ impl Trainer<'_> {
 
     fn evaluation_is_due(&self) -> bool {
         let every = &self.recipe().eval;
+        let is_early = self.step < every.from_epoch.unwrap_or(0).saturating_mul(self.steps_per_epoch);
         self.evaluation.is_some()
             && self.evaluated_at != Some(self.step)
+            && (!is_early || self.step >= self.total_steps)
             && self.is_due(every.every_epochs, every.every_steps)
     }
 
