@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod class_table;
 mod commands;
 #[cfg(test)]
 mod documents;

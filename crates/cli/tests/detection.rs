@@ -84,6 +84,19 @@ fn evaluations_write_what_servers_take() {
     run(&format!("{eval} --out scored")).ok();
     let scored = run("score coco --data coco/annotations/instances_val2017.json --predictions scored/bbox.json").ok();
     assert!(scored.out.contains("AP"), "{}", scored.out);
+    let table = |arguments: &str| {
+        let out = run(arguments).ok().out;
+        out.lines().skip_while(|line| !line.starts_with("class ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let of_results =
+        "score coco --classes --data coco/annotations/instances_val2017.json --predictions scored/bbox.json";
+    let classes = table(&format!("{eval} --classes"));
+    assert!(classes == table(of_results) && classes.len() == 11, "{classes:?}");
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let told = json(&run(&format!("{eval} --classes --json")).ok().out)["classes"].clone();
+    assert_eq!(told["bbox"], json(&run(&format!("{of_results} --json")).ok().out)["classes"]);
+    assert_eq!(told, json(&fs::read_to_string(folder.path().join("scored/classes.json")).unwrap()));
+    run(&format!("{eval} --classes --split val2017 --out answers")).fails(2, &["cannot be used with"]);
     assert!(folder.path().join("scored/compared-002.jpg").is_file());
     let answers = run(&format!("{eval} --split val2017 --out answers --pictures 0")).ok();
     assert!(answers.err.contains("note: no scores") && !answers.out.contains("AP"), "{}{}", answers.out, answers.err);
@@ -95,6 +108,7 @@ fn evaluations_write_what_servers_take() {
         .fails(2, &["image_info_test-dev2017.json: no such file"]);
     run(&format!("{eval} --split val2017")).fails(2, &["--out"]);
     let resnet = "eval resnet20-cifar --weights x --data shapes";
+    run(&format!("{resnet} --classes")).fails(2, &["--classes is for models that detect objects"]);
     run(&format!("{resnet} --split a --out b")).fails(2, &["--split is for models that detect objects"]);
     run("infer resnet20-cifar --weights run --frames -").fails(2, &["--frames is for models that detect objects"]);
 }

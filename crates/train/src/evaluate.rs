@@ -5,6 +5,7 @@ use crate::loaded_weights::WhichWeights;
 use crate::ranks::Group;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
+use crate::tasks::class_scores::ClassTables;
 use crate::tasks::{Evaluation, LoadOptions, MetricSchema, Record, Score, registry};
 use bessemer_data::{Exif, SkippedSample};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub struct EvalReport {
     pub metrics: BTreeMap<String, f64>,
     /// What was counted for them.
     pub counts: BTreeMap<String, u64>,
+    /// The scores of each class of objects, on rank 0; empty where there are none.
+    pub classes: ClassTables,
     /// Number of samples that were evaluated.
     pub samples: u64,
     /// Wall time, and its parts: waiting for batches, and the forward pass.
@@ -142,6 +145,7 @@ pub fn run(
         metric_schema: evaluation.metric_schema(),
         metrics,
         counts,
+        classes: score.classes(),
         samples,
         seconds,
         data_s: waited.as_secs_f64(),

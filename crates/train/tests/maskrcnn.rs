@@ -6,6 +6,7 @@ use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{FileFormat, Image};
 use bessemer_train::checkpoint::{NamedTensor, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::tasks::class_scores;
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
 use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
@@ -49,6 +50,13 @@ fn a_detector_with_masks_is_trained_resumed_evaluated_and_asked() {
     let metrics = ["bbox_ap", "bbox_ar100", "segm_ap", "segm_ap50", "segm_ar100"];
     assert!(metrics.iter().all(|name| report.metrics.contains_key(*name)), "{:?}", report.metrics);
     assert!(whole.join("predictions/compared-004.jpg").is_file());
+    for (kind, classes) in class_scores::read(&whole.join("predictions")) {
+        let known: Vec<f64> = classes.iter().filter_map(|class| class.scores.ap).collect();
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        assert!((mean - report.metrics[&format!("{kind}_ap")]).abs() < 1e-12, "{kind}: {mean}");
+        assert!(classes.len() == 10 && classes[0].id == 1 && !known.is_empty(), "{classes:?}");
+    }
+    assert_eq!(class_scores::read(&whole.join("predictions")).len(), 2, "of boxes and of masks");
     let events = read_events(&whole.join("events.jsonl")).unwrap();
     let parts = events.iter().find_map(|event| match &event.body {
         EventBody::Step(info) => Some(info.parts.keys().cloned().collect::<Vec<_>>()),

@@ -24,6 +24,7 @@ pub(crate) use streams::Stream;
 use crate::doctor::Examination;
 use crate::samples::Sample;
 use bessemer_train::events::{BenchResult, EndInfo, EvalInfo, EventError, PlanInfo, RunInfo, StepInfo};
+use bessemer_train::tasks::class_scores::ClassTables;
 use std::path::{Path, PathBuf};
 
 /// What a report covers.
@@ -57,6 +58,8 @@ pub struct Run {
     pub(crate) warnings: Vec<String>,
     pub(crate) end: Option<EndInfo>,
     pub(crate) samples: Vec<Sample>,
+    /// Scores of the classes in the latest evaluation.
+    pub(crate) classes: ClassTables,
 }
 
 /// Why a report cannot be written.

@@ -4,6 +4,7 @@ use super::{Report, ReportError, Run, streams};
 use crate::doctor::Examination;
 use crate::samples;
 use bessemer_train::events::{Event, EventBody, read_events};
+use bessemer_train::tasks::class_scores;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -86,7 +87,9 @@ fn examination(path: &Path) -> Result<Option<Examination>, ReportError> {
 
 /// Measurements go to the report, all else to a run at `path`.
 fn take_events(path: PathBuf, events: Vec<Event>, report: &mut Report) {
-    let mut run = Run { samples: samples::read(&path.join("predictions")), path, ..Run::default() };
+    let predictions = path.join("predictions");
+    let (samples, classes) = (samples::read(&predictions), class_scores::read(&predictions));
+    let mut run = Run { samples, classes, path, ..Run::default() };
     let mut is_run = false;
     for event in events {
         let time = event.header.time;

@@ -44,6 +44,8 @@ fn write_run(folder: &Path) {
     let sample =
         Sample { picture: "sample-000.png".into(), label: "heart".into(), predicted: "star".into(), probability: 0.5 };
     fs::write(folder.join("predictions/samples.json"), serde_json::to_string(&[sample]).unwrap()).unwrap();
+    let classes = r#"{"bbox": [{"id": 3, "name": "red car", "objects": 2, "detections": 5, "AP": 0.25, "AP50": -1}]}"#;
+    fs::write(folder.join("predictions/classes.json"), classes).unwrap();
 }
 
 fn bench(batch_size: usize, throughput: f64) -> BenchResult {
@@ -124,6 +126,8 @@ fn the_page_stands_alone() {
         "<dt>data</dt><dd>pictures/of shapes</dd>",
         "<dt>identity of the data</dt><dd>shapes:1234</dd>",
         "default-src 'none'; img-src data:;",
+        "training: classes in the latest evaluation, bbox",
+        "<td>0.250</td>",
     ];
     for text in expected {
         assert!(html.contains(text), "{text} is missing");
@@ -299,6 +303,7 @@ fn markdown_has_whole_tables_and_links() {
     let folder = sample_folder();
     let text = read(&[folder.path().to_owned()]).unwrap().to_markdown("A report", folder.path()).unwrap();
     assert!(text.contains("![heart](training/predictions/sample-000.png) | heart | star (wrong) | 50 % |"), "{text}");
+    assert!(text.contains("\n| red car | 2 | 5 | 0.250 | - | - | - | - | - | - |\n"), "{text}");
     assert!(text.contains("\n| 50 | 1 | 0.2500 | 96.25 % | 1024 | 0.0 s |\n"), "{text}");
     for table in text.split("\n\n").filter(|block| block.starts_with('|')) {
         let columns: Vec<usize> = table.trim().lines().map(|line| line.matches('|').count()).collect();

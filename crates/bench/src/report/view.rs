@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use bessemer_train::chart::smoothed;
 use bessemer_train::clock::date_time;
 use bessemer_train::events::{BenchResult, EvalInfo, Status};
+use bessemer_train::tasks::class_scores::ClassScores;
 use bessemer_train::tasks::{self, MetricSchema, Scale};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,9 +76,18 @@ struct RunView {
     charts: Vec<Chart>,
     metrics: Vec<String>,
     evals: Vec<Vec<String>>,
+    class_columns: Vec<&'static str>,
+    /// Of boxes, and where there are any of masks, in the latest evaluation.
+    classes: Vec<ClassesView>,
     samples: Vec<SampleView>,
     samples_right: usize,
     warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ClassesView {
+    kind: String,
+    rows: Vec<Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -206,6 +216,8 @@ fn run_view(run: &Run, is_compared: bool, pictures: Pictures<'_>) -> Result<RunV
         charts: run_charts(run),
         evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics, metric_schema(run))).collect(),
         metrics,
+        class_columns: ClassScores::columns(),
+        classes: run.classes.iter().map(classes_view).collect(),
         samples: run.samples.iter().map(|s| sample_view(run, s, pictures)).collect::<Result<_, _>>()?,
         samples_right: run.samples.iter().filter(|sample| sample.is_right()).count(),
         warnings: run.warnings.clone(),
@@ -327,6 +339,10 @@ fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], metric_schema: &Metr
     row.push(eval.samples.to_string());
     row.push(show::seconds(eval.eval_s));
     row
+}
+
+fn classes_view((kind, classes): (&String, &Vec<ClassScores>)) -> ClassesView {
+    ClassesView { kind: kind.clone(), rows: classes.iter().map(ClassScores::cells).collect() }
 }
 
 fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<SampleView, ReportError> {

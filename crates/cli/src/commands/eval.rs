@@ -1,4 +1,5 @@
 use crate::args::{Common, Located, WeightArguments, at_least_one, model};
+use crate::class_table::class_table;
 use crate::failure::{Usage, named};
 use crate::output::{print, print_json};
 use anyhow::bail;
@@ -17,6 +18,7 @@ EXAMPLES:
   bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
   bessemer eval bert-base --weights runs/NAME --data text/ --device cuda
   bessemer eval mask-rcnn --weights maskrcnn_resnet50_fpn.pth --data coco/ --batch-size 2 --out answers/
+  bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --classes
   bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --split test-dev2017 --out answers/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
@@ -50,12 +52,16 @@ pub(crate) struct Options {
     pub batch_size: usize,
     /// Folder for the answers to questions, in SQuAD's form: predictions.json and nbest_predictions.json, and null_odds.json
     /// where there may be no answer; or for detections, in COCO's form: bbox.json, of masks segm.json, with --split
-    /// detections_NAME_MODEL_results.json, and some pictures with what is detected and what is there
+    /// detections_NAME_MODEL_results.json, the scores of each class in classes.json, and some pictures with what is detected and
+    /// what is there
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,
     /// Number of these pictures; 0 for none [default: 8]
     #[arg(long, value_name = "N", requires = "out", help_heading = "Output")]
     pub pictures: Option<usize>,
+    /// For detectors: show the scores of each class too, of boxes and where there are any of masks
+    #[arg(long, conflicts_with = "split", help_heading = "Output")]
+    pub classes: bool,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -69,6 +75,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         ("--vocab", options.vocab.is_some(), answers, "answer questions"),
         ("--exif", options.exif.is_some(), sees, "take images"),
         ("--split", options.split.is_some(), detects, "detect objects"),
+        ("--classes", options.classes, detects, "detect objects"),
         ("--pictures", options.pictures.is_some(), detects, "detect objects"),
         ("--out", options.out.is_some(), answers || detects, "answer questions or detect objects"),
     ];
@@ -90,7 +97,17 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let report = evaluate(options.model.name(), &path, &options.data, &settings)
         .map_err(|error| named(error, options.model.name()))?;
     report.notes.iter().for_each(|note| common.notify(&format!("note: {note}")));
-    if options.json { print_json(&json(options.model.name(), chosen.as_ref(), &report)) } else { print(&text(&report)) }
+    if options.json {
+        let mut json = json(options.model.name(), chosen.as_ref(), &report);
+        if options.classes {
+            json.insert("classes".to_owned(), json!(report.classes));
+        }
+        print_json(&json)
+    } else {
+        let tables = report.classes.iter().filter(|_| options.classes);
+        let tables = tables.map(|(kind, classes)| format!("\nCOCO {kind}\n{}", class_table(classes)));
+        print(&(text(&report) + &tables.collect::<String>()))
+    }
 }
 
 fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> Map<String, Value> {

@@ -63,7 +63,7 @@ impl Scores {
     }
 
     /// From scores in the order of [`SCORE_NAMES`].
-    pub(super) fn from_values(values: [Option<f64>; 12]) -> Self {
+    pub fn from_values(values: [Option<f64>; 12]) -> Self {
         let [ap, ap50, ap75, ap_small, ap_medium, ap_large, ar_1, ar_10, ar_100, ar_small, ar_medium, ar_large] =
             values;
         Self { ap, ap50, ap75, ap_small, ap_medium, ap_large, ar_1, ar_10, ar_100, ar_small, ar_medium, ar_large }

@@ -1,6 +1,7 @@
 //! Families of models and what they train. Commands know a family as a [`Family`](family::Family) of the [`registry`]; trainer,
 //! sessions, checkpoints and logs know what it trains as a [`Task`], and its batches as [`Feeds`] of a compiled step.
 
+pub mod class_scores;
 pub mod classification;
 pub mod detection;
 pub mod electra;
@@ -38,6 +39,7 @@ use crate::session::{EvalSession, TrainSession};
 use crate::setup::RunShape;
 use bessemer_data::text::VocabularyIdentity;
 use bessemer_models::Model;
+use class_scores::ClassTables;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -190,4 +192,9 @@ pub trait Score {
 
     /// What was counted for them.
     fn counts(&self) -> BTreeMap<String, u64>;
+
+    /// The scores of each class of objects, after [`Score::finish`]; nothing where there are none.
+    fn classes(&self) -> ClassTables {
+        ClassTables::new()
+    }
 }

@@ -1,8 +1,10 @@
 use crate::args::Common;
+use crate::class_table::class_table;
 use crate::failure::Usage;
 use crate::output::{Csv, Table, print, print_json};
-use bessemer_data::coco::{Category, Instances, Results};
-use bessemer_metrics::coco::{CategoryScores, CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
+use bessemer_data::coco::{Instances, Results};
+use bessemer_metrics::coco::{CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
+use bessemer_train::tasks::class_scores::ClassScores;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -131,6 +133,11 @@ fn named(scores: &Scores) -> Map<String, Value> {
     SCORE_NAMES.into_iter().map(str::to_owned).zip(values).collect()
 }
 
+fn classes(instances: &Instances, scores: &CocoScores) -> Vec<ClassScores> {
+    let categories = instances.categories().iter().zip(&scores.categories);
+    categories.map(|(category, scores)| ClassScores::of(category.id, &category.name, scores)).collect()
+}
+
 fn as_json(instances: &Instances, results: &Results, scores: &CocoScores, options: &Options) -> Value {
     let mut json = Map::new();
     json.insert("kind".to_owned(), json!(options.kind.name()));
@@ -139,16 +146,7 @@ fn as_json(instances: &Instances, results: &Results, scores: &CocoScores, option
     json.insert("detections".to_owned(), json!(results.detections().len()));
     json.extend(named(&scores.all));
     if options.classes {
-        let classes = instances.categories().iter().zip(&scores.categories).map(|(category, scores)| {
-            let mut json = Map::new();
-            json.insert("id".to_owned(), json!(category.id));
-            json.insert("name".to_owned(), json!(category.name));
-            json.insert("objects".to_owned(), json!(scores.objects));
-            json.insert("detections".to_owned(), json!(scores.detections));
-            json.extend(named(&scores.scores));
-            Value::Object(json)
-        });
-        json.insert("classes".to_owned(), classes.collect());
+        json.insert("classes".to_owned(), json!(classes(instances, scores)));
     }
     Value::Object(json)
 }
@@ -156,13 +154,12 @@ fn as_json(instances: &Instances, results: &Results, scores: &CocoScores, option
 /// A row for each category, as `--json` has them; scores that are not defined are -1.
 fn as_csv(instances: &Instances, scores: &CocoScores) -> anyhow::Result<String> {
     let columns: Vec<&str> = ["id", "name", "objects", "detections"].into_iter().chain(SCORE_NAMES).collect();
-    let row = |(category, scores): (&Category, &CategoryScores)| {
-        let head =
-            [category.id.to_string(), category.name.clone(), scores.objects.to_string(), scores.detections.to_string()];
-        let values = scores.scores.values().map(|value| format!("{:?}", value.unwrap_or(-1.0)));
+    let row = |class: ClassScores| {
+        let values = class.scores.values().map(|value| format!("{:?}", value.unwrap_or(-1.0)));
+        let head = [class.id.to_string(), class.name, class.objects.to_string(), class.detections.to_string()];
         head.into_iter().chain(values).collect::<Vec<_>>()
     };
-    Csv::default().lines(&columns, instances.categories().iter().zip(&scores.categories).map(row))
+    Csv::default().lines(&columns, classes(instances, scores).into_iter().map(row))
 }
 
 fn as_text(instances: &Instances, scores: &CocoScores, options: &Options) -> String {
@@ -175,15 +172,7 @@ fn as_text(instances: &Instances, scores: &CocoScores, options: &Options) -> Str
     }
     let mut text = table.to_string();
     if options.classes {
-        let shown = [0, 1, 2, 3, 4, 5, 8];
-        let header = ["class", "objects", "detections"].into_iter().chain(shown.map(|index| SCORE_NAMES[index]));
-        let mut table = Table::new(1, &header.collect::<Vec<_>>());
-        for (category, scores) in instances.categories().iter().zip(&scores.categories) {
-            let values = scores.scores.values();
-            let counts = [category.name.clone(), scores.objects.to_string(), scores.detections.to_string()];
-            table.row(counts.into_iter().chain(shown.map(|index| cell(values[index]))));
-        }
-        text += &format!("\n{table}");
+        text += &format!("\n{}", class_table(&classes(instances, scores)));
     }
     text
 }

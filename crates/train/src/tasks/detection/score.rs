@@ -6,6 +6,7 @@ use super::pictures::{self, Pictures};
 use super::sources::ImagesWithObjects;
 use crate::error::TrainError;
 use crate::session::EvalSession;
+use crate::tasks::class_scores::{self, ClassScores, ClassTables};
 use crate::tasks::{Batch, Metric, Record, Scale, Score};
 use bessemer_data::coco::{Instances, ResultRecord, ResultsWriter, RunLengths};
 use bessemer_data::{Image, try_map};
@@ -32,6 +33,8 @@ pub(super) enum Truths {
 pub(super) const BOXES_FILE: &str = "bbox.json";
 /// The same with their masks.
 const MASKS_FILE: &str = "segm.json";
+/// What is compared, in the order of scores.
+const KINDS: [&str; 2] = ["bbox", "segm"];
 /// A pixel belongs to an object if its probability is above this.
 pub(super) const MASK_THRESHOLD: f32 = 0.5;
 
@@ -108,6 +111,7 @@ pub(super) struct DetectionScore<'a> {
     drawn: Vec<Image>,
     /// Of boxes, and of masks where there are masks.
     scores: Vec<CocoScores>,
+    classes: ClassTables,
 }
 
 /// What counts of a batch.
@@ -186,6 +190,7 @@ impl<'a> DetectionScore<'a> {
             pictures: Pictures::new(evaluation),
             drawn: Vec::new(),
             scores: Vec::new(),
+            classes: ClassTables::new(),
         }
     }
 
@@ -231,7 +236,26 @@ impl<'a> DetectionScore<'a> {
         Ok(scores)
     }
 
-    /// Writes detections and pictures.
+    /// Scores by class. A class without a category has none.
+    fn classes_of(&self, scores: &[CocoScores]) -> ClassTables {
+        let DetectionEvaluation { truths, source, .. } = self.evaluation;
+        let categories: Vec<(Option<i64>, &str)> = match truths {
+            Truths::Annotated(instances) => {
+                instances.categories().iter().map(|category| (Some(category.id), category.name.as_str())).collect()
+            }
+            Truths::OfSet | Truths::Unknown => {
+                let names = source.set.class_names().iter().map(String::as_str);
+                source.categories.iter().copied().zip(names).collect()
+            }
+        };
+        let table = |scores: &CocoScores| {
+            let of = |(&(id, name), scores)| Some(ClassScores::of(id?, name, scores));
+            categories.iter().zip(&scores.categories).filter_map(of).collect()
+        };
+        KINDS.iter().map(|kind| (*kind).to_owned()).zip(scores.iter().map(table)).collect()
+    }
+
+    /// Writes detections, scores of classes and pictures.
     fn write(&self, folder: &Path) -> Result<(), TrainError> {
         fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of predictions"))?;
         let DetectionEvaluation { file, settings, .. } = self.evaluation;
@@ -240,6 +264,9 @@ impl<'a> DetectionScore<'a> {
         self.write_results(&folder.join(file), true, is_one_file)?;
         if has_masks && !is_one_file {
             self.write_results(&folder.join(MASKS_FILE), settings.sized_by_box, true)?;
+        }
+        if !self.classes.is_empty() {
+            class_scores::write(folder, &self.classes)?;
         }
         pictures::write(&self.drawn, folder)
     }
@@ -361,7 +388,12 @@ impl Score for DetectionScore<'_> {
 
     fn finish(&mut self, out: Option<&Path>) -> Result<(), TrainError> {
         self.scores = self.evaluated()?;
+        self.classes = self.classes_of(&self.scores);
         out.map_or(Ok(()), |folder| self.write(folder))
+    }
+
+    fn classes(&self) -> ClassTables {
+        self.classes.clone()
     }
 
     fn notes(&self) -> Vec<String> {
