@@ -1,10 +1,11 @@
 """Compares what Bessemer detects in photos with what the package `effdet` detects with the same weights.
 
     compare_detections.py fit coco/ coco512/          # photos that fill the canvas, so that both see the same pixels
+    compare_detections.py fit coco/ coco16/ --split train --count 16      # photos to train on, as both halves
     bessemer eval efficientdet-d0 --weights weights.safetensors --data coco512/ --batch-size 4 --out answers/
     compare_detections.py check coco512/ --weights weights.safetensors --predictions answers/bbox.json
 
-`fit` copies the validation half of a folder in COCO's layout, with photos scaled to the canvas's longer side, as PNG files. `check` runs the package
+`fit` copies a half of a folder in COCO's layout, the training half as both halves of the new folder, with photos scaled to the canvas's longer side, as PNG files. `check` runs the package
 on them, pairs detections of one image and class, and scores both by pycocotools; it fails where anything is farther apart than 1e-4.
 """
 
@@ -27,25 +28,31 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 from peer.torch_efficientdet import network
 
-ANNOTATIONS = "annotations/instances_val2017.json"
+ANNOTATIONS = "annotations/instances_{}2017.json"
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
 # Of scores and twelve numbers; of coordinates, in pixels.
 ALLOWED, ALLOWED_PIXELS = 1e-4, 0.05
 
 
-def fit(source, target, canvas):
-    data = json.loads((source / ANNOTATIONS).read_text())
-    for folder in ("annotations", "val2017"):
+def fit(source, target, canvas, split, count):
+    data = json.loads((source / ANNOTATIONS.format(split)).read_text())
+    data["images"] = sorted(data["images"], key=lambda image: image["id"])[:count]
+    kept = {image["id"] for image in data["images"]}
+    data["annotations"] = [annotation for annotation in data["annotations"] if annotation["image_id"] in kept]
+    halves = sorted({split, "val"})
+    for folder in ("annotations", *(f"{half}2017" for half in halves)):
         (target / folder).mkdir(parents=True, exist_ok=True)
     scales = {}
     for image in data["images"]:
-        picture = Image.open(source / "val2017" / image["file_name"]).convert("RGB")
+        picture = Image.open(source / f"{split}2017" / image["file_name"]).convert("RGB")
         scale = canvas / max(picture.size)
         size = [max(1, round(side * scale)) for side in picture.size]
         scales[image["id"]] = [after / before for after, before in zip(size, picture.size)]
         image["file_name"] = Path(image["file_name"]).stem + ".png"
         image["width"], image["height"] = size
-        picture.resize(size, Image.Resampling.BILINEAR).save(target / "val2017" / image["file_name"])
+        scaled = picture.resize(size, Image.Resampling.BILINEAR)
+        for half in halves:
+            scaled.save(target / f"{half}2017" / image["file_name"])
     for annotation in data["annotations"]:
         x, y = scales[annotation["image_id"]]
         annotation["bbox"] = [side * scale for side, scale in zip(annotation["bbox"], (x, y, x, y))]
@@ -54,7 +61,8 @@ def fit(source, target, canvas):
         annotation["segmentation"] = [[0, 0, 1, 0, 1, 1]]
         if annotation["iscrowd"]:
             annotation["segmentation"] = {"counts": [image_pixels(data, annotation)], "size": image_size(data, annotation)}
-    (target / ANNOTATIONS).write_text(json.dumps(data))
+    for half in halves:
+        (target / ANNOTATIONS.format(half)).write_text(json.dumps(data))
 
 
 def image_size(data, annotation):
@@ -111,7 +119,8 @@ def by_image(records):
 
 
 def check(folder, weights, predictions, canvas):
-    data = json.loads((folder / ANNOTATIONS).read_text())
+    annotations = folder / ANNOTATIONS.format("val")
+    data = json.loads(annotations.read_text())
     categories = {category["id"] for category in data["categories"]}
     theirs = [record for record in detect(data, folder / "val2017", weights, canvas) if record["category_id"] in categories]
     ours = json.loads(predictions.read_text())
@@ -133,7 +142,7 @@ def check(folder, weights, predictions, canvas):
             pairs += 1
             score_distance = max(score_distance, abs(partner["score"] - record["score"]))
             pixel_distance = max(pixel_distance, distance(partner))
-    wanted, found = scores(folder / ANNOTATIONS, theirs), scores(folder / ANNOTATIONS, ours)
+    wanted, found = scores(annotations, theirs), scores(annotations, ours)
     farthest = float(np.abs(wanted - found).max())
     print(f"{len(data['images'])} images, {len(theirs)} detections of effdet, {len(ours)} of Bessemer: {pairs} pairs, {alone} alone")
     print(f"farthest: scores {score_distance:.1e}, corners {pixel_distance:.1e} pixels, the twelve scores {farthest:.1e}")
@@ -148,13 +157,15 @@ def main():
     fitting = commands.add_parser("fit")
     fitting.add_argument("source", type=Path)
     fitting.add_argument("target", type=Path)
+    fitting.add_argument("--split", choices=["train", "val"], default="val")
+    fitting.add_argument("--count", type=int, help="the first ones by id alone")
     checking = commands.add_parser("check")
     checking.add_argument("data", type=Path)
     checking.add_argument("--weights", required=True)
     checking.add_argument("--predictions", type=Path, required=True)
     options = parser.parse_args()
     if options.command == "fit":
-        fit(options.source, options.target, options.canvas)
+        fit(options.source, options.target, options.canvas, options.split, options.count)
     elif not check(options.data, options.weights, options.predictions, options.canvas):
         sys.exit("error: the detections are not the same")
 
