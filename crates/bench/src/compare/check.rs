@@ -37,7 +37,7 @@ impl Allowed {
                 later: 1e-3,
                 outputs: 1e-3,
                 network: 1e-3,
-                detections: AllowedDetections { scores: 1e-3, overlap: 0.99, alone: 0.02 },
+                detections: AllowedDetections { scores: 1e-3, overlap: 0.99, alone: 0.02, masks: 0.98 },
             },
             Compute::Tf32 | Compute::Bf16 | Compute::Fp16 => Allowed {
                 first: 1e-2,
@@ -45,7 +45,7 @@ impl Allowed {
                 outputs: 3e-2,
                 // Through some hundred layers of random weights roundings grow: in bf16, outputs are 0.1 to 0.25 from those in fp32.
                 network: 0.4,
-                detections: AllowedDetections { scores: 0.1, overlap: 0.5, alone: 0.6 },
+                detections: AllowedDetections { scores: 0.1, overlap: 0.5, alone: 0.6, masks: 0.5 },
             },
         }
     }
@@ -85,22 +85,26 @@ fn of_outputs(allowed: f64, norm: Norm, wanted: &Path, found: &Path) -> Result<W
     Ok(WorkCheck { verdict, first: Some(distance), allowed: [allowed; 2], note, ..WorkCheck::default() })
 }
 
-/// The distance of the scores, and the share of detections that have no partner.
+/// The distance of the scores, the share of detections that have no partner, and the overlap of the masks of those that have one.
 fn of_detections(allowed: &AllowedDetections, wanted: &Path, found: &Path) -> Result<WorkCheck, String> {
-    let Distance { scores, alone } = detections::distance(wanted, found, allowed)?;
+    let Distance { scores, alone, masks } = detections::distance(wanted, found, allowed)?;
     let note = if is_far(scores, allowed.scores) {
         Some(format!("its scores are {scores:.1e} from Bessemer's, {:.0e} are allowed", allowed.scores))
     } else if is_far(alone, allowed.alone) {
         let [alone, most] = [alone, allowed.alone].map(show::percent);
         Some(format!("{alone} of the detections have no partner among Bessemer's, {most} are allowed"))
     } else {
-        None
+        masks.filter(|masks| *masks < allowed.masks).map(|masks| {
+            let [masks, least] = [masks, allowed.masks].map(show::percent);
+            format!("its masks overlap Bessemer's by {masks} on average, at least {least} is asked for")
+        })
     };
     Ok(WorkCheck {
         verdict: verdict(note.is_none()),
         first: Some(scores),
         later: Some(alone),
         allowed: [allowed.scores, allowed.alone],
+        masks,
         note,
     })
 }
@@ -299,5 +303,15 @@ mod tests {
             assert_eq!(check.verdict, Verdict::Different);
             assert!(check.note.as_ref().unwrap().contains(expected), "{check:?}");
         }
+        let rows = [([0.0, 0.0, 10.0, 10.0], 0.01, 2.0)];
+        let masked = |file: &str, mask: [f32; 4]| detections::tests::write_with(&path(file), &rows, Some(&[mask]));
+        masked("ours", [0.9, 0.9, 0.9, 0.1]);
+        masked("smaller", [0.9, 0.9, 0.1, 0.1]);
+        let check = check("smaller");
+        assert!(check.verdict == Verdict::Different && (check.masks.unwrap() - 2.0 / 3.0).abs() < 1e-12);
+        assert_eq!(
+            check.note.unwrap(),
+            "its masks overlap Bessemer's by 66.7 % on average, at least 98.0 % is asked for"
+        );
     }
 }

@@ -213,10 +213,13 @@ pub fn method(results: &[BenchResult]) -> String {
         format!("{first:.0e}, {later:.0e} and {outputs:.0e}")
     };
     let with_detections = compared.iter().any(|result| show::outputs_of(result) == Some(DetectorOutputs::Detections));
+    let with_masks =
+        compared.iter().any(|result| result.comparison.as_ref().is_some_and(|compared| compared.work.masks.is_some()));
     let detections = |precision: Compute| {
-        let AllowedDetections { scores, overlap, alone } = Allowed::of(precision).detections;
-        let (overlap, alone) = (show::percent(overlap), show::percent(alone));
-        format!("sorted scores {scores:.0e} (relative L2), and {alone} without a partner of {overlap} overlap")
+        let AllowedDetections { scores, overlap, alone, masks } = Allowed::of(precision).detections;
+        let [overlap, alone, masks] = [overlap, alone, masks].map(show::percent);
+        let masks = if with_masks { format!(", whose masks overlap by {masks} on average") } else { String::new() };
+        format!("sorted scores {scores:.0e} (relative L2), and {alone} without a partner of {overlap} overlap{masks}")
     };
     let with_network = compared.iter().any(|result| show::outputs_of(result) == Some(DetectorOutputs::Network));
     let network = match with_network {

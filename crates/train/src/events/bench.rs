@@ -197,6 +197,9 @@ pub struct WorkCheck {
     pub later: Option<f64>,
     /// The largest distances that pass, in the same order.
     pub allowed: [f64; 2],
+    /// Inference with masks: mean IoU of the masks of detections that both have.
+    #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub masks: Option<f64>,
     /// What is to be said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
