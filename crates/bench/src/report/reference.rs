@@ -5,7 +5,7 @@ use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::show;
 use crate::stats::{mean, sample_deviation};
-use bessemer_train::events::BenchResult;
+use bessemer_train::events::{BenchResult, PublishedStyle};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -67,6 +67,37 @@ pub(crate) struct PublishedTable {
     /// Metrics of runs that are put below.
     #[serde(default)]
     metrics: Vec<String>,
+    /// What its latencies of 90, 95 and 99 % are, where it has them.
+    latencies: Option<Latencies>,
+    /// Images of a whole training, from which the time of one is extrapolated.
+    images: Option<u64>,
+}
+
+/// What a table calls latencies of 90, 95 and 99 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Latencies {
+    /// Means of the fastest steps.
+    Fastest,
+    /// Bounds of the mean.
+    Bounds,
+}
+
+impl Latencies {
+    fn columns(self) -> [String; 3] {
+        let first = match self {
+            Self::Fastest => "fastest 90 % ms",
+            Self::Bounds => "bound at 90 % ms",
+        };
+        [first, "95 % ms", "99 % ms"].map(str::to_owned)
+    }
+
+    fn of(self, style: &PublishedStyle) -> [f64; 3] {
+        match self {
+            Self::Fastest => [style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms],
+            Self::Bounds => [style.ci_90_ms, style.ci_95_ms, style.ci_99_ms],
+        }
+    }
 }
 
 /// A publication as templates show it.
@@ -88,6 +119,11 @@ struct TableView {
     own_columns: Vec<String>,
     /// What was measured here of the same model.
     own: Vec<Vec<String>>,
+    /// What times of a whole training are extrapolated from, in words.
+    extrapolation: String,
+    extrapolated_columns: Vec<String>,
+    /// Those times.
+    extrapolated: Vec<Vec<String>>,
 }
 
 impl Reference {
@@ -112,28 +148,62 @@ impl PublishedTable {
             Some(mode) => self.measured(mode, results),
             None => self.trained(runs),
         };
+        let columns = ["framework", "device", "batch", "precision", "samples/s", "time to train, extrapolated"];
+        let extrapolated_columns = columns.map(str::to_owned).to_vec();
+        let images = self.images.unwrap_or_default();
+        let extrapolated =
+            results.iter().filter(|result| images > 0 && self.is_measured("train", result)).map(|result| {
+                let time = show::seconds(images as f64 / result.throughput);
+                self.head(result).into_iter().chain([time]).collect()
+            });
+        let extrapolated = extrapolated.collect();
+        let extrapolation = format!(
+            "Extrapolated, not trained: the time of {images} images at training speeds measured here, without evaluations"
+        );
         let PublishedTable { title, first, columns, rows, notes, .. } = self;
-        TableView { title, first, columns, rows, notes, own_columns, own }
+        TableView {
+            title,
+            first,
+            columns,
+            rows,
+            notes,
+            own_columns,
+            own,
+            extrapolation,
+            extrapolated_columns,
+            extrapolated,
+        }
+    }
+
+    /// Whether a measurement is one of the table's model that came to an end.
+    fn is_measured(&self, mode: &str, result: &BenchResult) -> bool {
+        result.model == self.model && result.mode == mode && !result.options.contains_key(ERROR_OPTION)
+    }
+
+    /// The first cells of a measurement.
+    fn head(&self, result: &BenchResult) -> [String; 5] {
+        [
+            label(result),
+            format!("{}, {} threads", result.device_name, result.threads),
+            result.batch_size.to_string(),
+            result.precision.clone(),
+            show::significant(result.throughput, 4),
+        ]
     }
 
     /// Measurements of the table's model.
     fn measured(&self, mode: &str, results: &[BenchResult]) -> (Vec<String>, Vec<Vec<String>>) {
         let columns = ["framework", "device", "batch", "precision", "samples/s", "mean ms", "p50 ms", "p99 ms"];
+        let columns =
+            columns.map(str::to_owned).into_iter().chain(self.latencies.into_iter().flat_map(Latencies::columns));
         let row = |result: &BenchResult| {
             let times = [result.step_ms.mean, result.step_ms.p50, result.step_ms.p99];
-            let head = [
-                label(result),
-                format!("{}, {} threads", result.device_name, result.threads),
-                result.batch_size.to_string(),
-                result.precision.clone(),
-                show::significant(result.throughput, 4),
-            ];
-            head.into_iter().chain(times.map(|time| show::significant(time, 4))).collect()
+            let published = self.latencies.map(|latencies| latencies.of(&result.published_style));
+            let times = times.into_iter().chain(published.into_iter().flatten());
+            self.head(result).into_iter().chain(times.map(|time| show::significant(time, 4))).collect()
         };
-        let is_own = |result: &&BenchResult| {
-            result.model == self.model && result.mode == mode && !result.options.contains_key(ERROR_OPTION)
-        };
-        (columns.map(str::to_owned).to_vec(), results.iter().filter(is_own).map(row).collect())
+        let own = results.iter().filter(|result| self.is_measured(mode, result));
+        (columns.collect(), own.map(row).collect())
     }
 
     /// The best metrics of runs of the table's model and its small relatives, those of one recipe and precision together.
@@ -199,6 +269,38 @@ mod tests {
             }
         }
         assert!("mlperf".parse::<Reference>().unwrap_err().contains("dlperf and dle"));
+    }
+
+    #[test]
+    fn own_measurements_have_latencies_as_published_and_times_of_a_whole_training() {
+        let measured = |mode: &str, throughput: f64| BenchResult {
+            model: "mask-rcnn".to_owned(),
+            framework: "bessemer".to_owned(),
+            mode: mode.to_owned(),
+            throughput,
+            published_style: PublishedStyle {
+                mean_fastest_90_ms: 1.0,
+                ci_90_ms: 7.0,
+                ci_99_ms: 9.0,
+                ..Default::default()
+            },
+            ..BenchResult::default()
+        };
+        let results = [measured("train", 20.0), measured("infer", 4.0)];
+        let view = Reference::DeepLearningExamples.view(&results, &[]).unwrap();
+        let table = |title: &str| view.tables.iter().find(|table| table.title.starts_with(title)).unwrap();
+        let inference = table("Mask R-CNN, inference");
+        assert_eq!(inference.own_columns[8..], ["bound at 90 % ms", "95 % ms", "99 % ms"]);
+        assert_eq!(
+            (inference.own.len(), &inference.own[0][8], &inference.own[0][10]),
+            (1, &"7.000".into(), &"9.000".into())
+        );
+        assert_eq!(table("EfficientDet-D0, inference").own_columns[8], "fastest 90 % ms");
+        let accuracy = table("Mask R-CNN, accuracy");
+        assert!(accuracy.extrapolation.contains("1419444 images"), "{}", accuracy.extrapolation);
+        assert_eq!(accuracy.extrapolated.len(), 1);
+        assert_eq!(accuracy.extrapolated[0][4..], ["20.00", "19 h 42 min"]);
+        assert!(table("Mask R-CNN, training").extrapolated.is_empty());
     }
 
     #[test]
