@@ -188,6 +188,63 @@ fn wide_and_high_images_have_canvases_of_their_own() {
     }
 }
 
+/// Scenes in COCO's layout of which the first image of both halves has one pixel, the second is a long strip, and the third has 500
+/// objects, the last with a mask outside its box.
+fn odd_images(data: &Path) {
+    CocoFolder { seed: 3, train: 4, val: 4, width: 64, height: 64, format: FileFormat::Png }.write(data).unwrap();
+    for split in ["train2017", "val2017"] {
+        let path = data.join(format!("annotations/instances_{split}.json"));
+        let mut all: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let category = all["categories"][0]["id"].clone();
+        let objects = all["annotations"].as_array_mut().unwrap();
+        objects.retain(|object| object["image_id"] == 4);
+        let sizes = [(1, [1, 1]), (2, [10_000, 50]), (3, [64, 64])];
+        for (image, [width, height]) in sizes {
+            let count = if image == 3 { 500 } else { 1 };
+            for number in 0..count {
+                let (id, end) = (1000 * image + number, [width - 1, height - 1].map(f64::from));
+                let mask = if number == 499 { [0, 0, 8, 0, 8, 8] } else { [0, 0, width, 0, width, height] };
+                let corner = end.map(|end| (end * f64::from(number) / 500.0).floor());
+                let sides = [f64::from(width) - corner[0], f64::from(height) - corner[1]];
+                objects.push(serde_json::json!({
+                    "id": id, "image_id": image, "category_id": category, "iscrowd": 0, "area": sides[0] * sides[1],
+                    "bbox": [corner[0], corner[1], sides[0], sides[1]], "segmentation": [mask],
+                }));
+            }
+        }
+        for (image, [width, height]) in sizes {
+            let record = &mut all["images"][image as usize - 1];
+            (record["width"], record["height"]) = (width.into(), height.into());
+            let file = data.join(split).join(format!("{image:012}.png"));
+            Image::filled(width as usize, height as usize, [90, 60, 30]).write(&file, FileFormat::Png).unwrap();
+        }
+        fs::write(path, all.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn images_of_any_size_and_any_number_of_objects_are_trained_on() {
+    let folder = TempDir::new().unwrap();
+    let (data, run) = (folder.path().join("coco"), folder.path().join("run"));
+    odd_images(&data);
+    let source = format!("data.source={}", data.display());
+    let mut options = options(&run, &["train.steps=1", "eval.every_steps=", &source]);
+    (options.recipe.data.train_samples, options.recipe.data.eval_samples) = (None, None);
+    let metrics = train(&options).unwrap().metrics;
+    assert!(metrics["bbox_ap"] >= 0.0 && metrics["segm_ap"] >= 0.0, "{metrics:?}");
+    let told = read_events(&run.join("events.jsonl")).unwrap().into_iter().any(|event| match event.body {
+        EventBody::Warning(info) => info.message.starts_with("1 images have more than data.max_objects = 8 objects"),
+        _ => false,
+    });
+    assert!(told, "of the 500 objects");
+    let masks = json(&run.join("predictions/segm.json"));
+    for (image, size) in [(1, [1, 1]), (2, [50, 10_000])] {
+        let mut of_image = masks.iter().filter(|result| result["image_id"] == image).peekable();
+        assert!(of_image.peek().is_some(), "image {image}");
+        assert!(of_image.all(|result| result["segmentation"]["size"] == serde_json::json!(size)));
+    }
+}
+
 #[test]
 fn another_number_of_classes_needs_new_heads() {
     let folder = TempDir::new().unwrap();

@@ -28,7 +28,8 @@ impl ObjectMask {
     /// Whether the pixel at column `x` and row `y` of the image belongs to the object; none outside the rectangle does.
     pub fn contains(&self, x: usize, y: usize) -> bool {
         let (Some(column), Some(row)) = (x.checked_sub(self.left), y.checked_sub(self.top)) else { return false };
-        column < self.width && self.pixels.get(row * self.width + column).copied().unwrap_or(false)
+        let Some(start) = row.checked_mul(self.width) else { return false };
+        column < self.width && self.pixels.get(start + column).copied().unwrap_or(false)
     }
 
     /// The runs of the mask in an image of `[height, width]`.
@@ -137,6 +138,7 @@ mod tests {
         for (index, &pixel) in bitmap.iter().enumerate() {
             assert_eq!(mask.contains(index % 5, index / 5), pixel == 1, "{index}");
         }
+        assert!(!mask.contains(2, usize::MAX) && !mask.contains(usize::MAX, 2), "outside of every image");
         let none = ObjectMask::from(&Rle::encode(3, 5, &[0; 15]).unwrap());
         assert_eq!((none.area(), none.width), (0, 0));
     }

@@ -9,8 +9,8 @@ use bessemer_data::coco::{CategoryIds, CocoOptions, CocoRecords, CocoSet, CocoSo
 use bessemer_data::detection::{Framing, ObjectLayout, Objects};
 use bessemer_data::shapes::{CocoFolder, Scenes};
 use bessemer_data::{
-    DataError, Dataset, Exif, FileFormat, Image, ImageSamples, Loader, LoaderOptions, Purpose, Resampling, Sampler,
-    SamplerOptions, Scratch, Split, object_sheet, tfrecord,
+    DataError, Dataset, Exif, FileFormat, Image, ImageSamples, Loader, LoaderOptions, Purpose, Resampling, SampleKey,
+    Sampler, SamplerOptions, Samples, Scratch, Split, object_sheet, tfrecord,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -272,6 +272,66 @@ fn images_of_another_size_are_refused() {
     assert_eq!((report.damaged.len(), report.readable), (0, 6));
     let report = verify(&world.source(), 100, Exif::Ignore, 1, &|_, _| ()).unwrap();
     assert_eq!((report.damaged.len(), report.readable), (1, 5));
+}
+
+#[test]
+fn images_of_any_size_with_any_number_of_objects_are_samples() {
+    let world = World::new();
+    let picture = |id: usize, width: usize, height: usize| {
+        let file = world.path(&format!("coco/train2017/{id:012}.png"));
+        Image::filled(width, height, [7, 8, 9]).write(&file, FileFormat::Png).unwrap();
+    };
+    picture(1, 1, 1);
+    picture(2, 10_000, 50);
+    world.change(|data| {
+        for (image, [width, height]) in [(0, [1, 1]), (1, [10_000, 50])] {
+            data["images"][image]["width"] = json!(width);
+            data["images"][image]["height"] = json!(height);
+        }
+        let object = |id: usize, image: usize, [x, y, w, h]: [f64; 4], [left, top, across, down]: [f64; 4]| {
+            let (right, bottom) = (left + across, top + down);
+            json!({
+                "id": id, "image_id": image, "category_id": 1, "area": w * h, "bbox": [x, y, w, h], "iscrowd": 0,
+                "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
+            })
+        };
+        let (pixel, strip) = ([0.0, 0.0, 1.0, 1.0], [9000.0, 10.0, 900.0, 30.0]);
+        let mut objects = vec![object(1, 1, pixel, pixel), object(2, 2, strip, strip)];
+        objects.extend((1..=500).map(|number| {
+            let bbox = [1.0, 1.0, 10.0 + number as f64 / 10.0, 10.0];
+            object(2 + number, 3, bbox, bbox)
+        }));
+        objects.push(object(600, 4, [1.0, 1.0, 9.0, 9.0], [40.0, 40.0, 20.0, 20.0]));
+        data["annotations"] = json!(objects);
+    });
+    let layout = ObjectLayout { max_objects: 100, first_class: 1, crop: Some(8) };
+    let loaded = |framing: Framing, epoch: u32, index: usize| {
+        let options = CocoOptions { masks: true, ..options(framing) };
+        let set = Arc::new(CocoSet::open(&world.source(), &options).unwrap());
+        assert_eq!(set.images_with_more_than(100), 1);
+        let samples = ImageSamples::new(set, layout).unwrap();
+        let mut sample = samples.empty_sample();
+        samples.load_sample(index, SampleKey { seed: 1, epoch, index }, &mut sample).unwrap();
+        samples.batch_of(&[sample])
+    };
+    let near = |found: &[f32], expected: [f32; 4]| found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4);
+    let one = loaded(Framing::fit(SIZE), 0, 0);
+    assert_eq!((one.f32("sizes"), one.f32("scales")), (&[64.0, 64.0][..], &[1.0 / 64.0][..]));
+    assert!(one.i32("count") == [1] && near(&one.f32("boxes")[..4], [0.0, 0.0, 64.0, 64.0]));
+    let strip = loaded(Framing::fit(SIZE), 0, 1);
+    assert_eq!(strip.f32("sizes"), [1.0, 64.0], "a line of pixels");
+    assert!(strip.i32("count") == [1] && near(&strip.f32("boxes")[..4], [57.6, 0.2, 63.36, 0.8]));
+    let many = loaded(Framing::fit(SIZE), 0, 2);
+    assert_eq!((many.i32("count"), many.i32("dropped")), (&[100][..], &[400][..]));
+    assert!(near(&many.f32("boxes")[..4], [1.0, 1.0, 51.1, 11.0]), "the largest, in their order");
+    let outside = loaded(Framing::fit(SIZE), 0, 3);
+    assert!(outside.i32("count") == [1] && outside.u8("crops").iter().all(|&value| value == 0), "an empty mask");
+    for (epoch, index) in (0..8).flat_map(|epoch| (0..4).map(move |index| (epoch, index))) {
+        let batch = loaded(Framing::efficientdet_train(SIZE, Resampling::HalfPixel), epoch, index);
+        for [x1, y1, x2, y2] in &batch.f32("boxes").as_chunks::<4>().0[..batch.i32("count")[0] as usize] {
+            assert!(0.0 <= *x1 && x1 < x2 && *x2 <= 63.0 && 0.0 <= *y1 && y1 < y2 && *y2 <= 63.0);
+        }
+    }
 }
 
 #[test]
