@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::model::Summary;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::NullTarget;
 use bessemer_nn::{Optimizer, Schedule, Sgd};
 
 fn d0() -> DetectorOptions {
@@ -29,6 +31,17 @@ fn larger_ones_have_the_published_counts() {
         let model = raw_outputs(&options, 1, Mode::Infer).expect("a legal model");
         let millions = Summary::of(&model).parameters as f64 / 1e6;
         assert!((millions - published).abs() < 0.06, "{millions} million, not {published}");
+    }
+}
+
+#[test]
+fn larger_ones_compile() {
+    let config = TrainConfig::new(Optimizer::Sgd(Sgd::default()), Schedule::constant(0.1));
+    for size in [Size::D[1], Size::D[4], Size::D[7]] {
+        let options = DetectorOptions { canvas: [CANVAS_MULTIPLE; 2], ..DetectorOptions::new(size) };
+        let model = train(&options, &LossOptions::default(), &config, 1).expect("a legal step");
+        let plan = compile(&model.graph, &NullTarget, &CompileOptions::default()).expect("it compiles");
+        assert!(plan.arena_bytes > 0 && plan.state_bytes() > 4 * 6_000_000, "{size:?}");
     }
 }
 
