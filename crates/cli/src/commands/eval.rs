@@ -17,8 +17,7 @@ EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
   bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
   bessemer eval bert-base --weights runs/NAME --data text/ --device cuda
-  bessemer eval mask-rcnn --weights maskrcnn_resnet50_fpn.pth --data coco/ --batch-size 2 --out answers/
-  bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --classes
+  bessemer eval mask-rcnn --weights maskrcnn_resnet50_fpn.pth --data coco/ --batch-size 2 --classes
   bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --split test-dev2017 --out answers/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
