@@ -520,7 +520,8 @@ mod tests {
         assert_eq!(bounds, [Bound::Arithmetic, Bound::Memory, Bound::Arithmetic]);
         let half = sheet.predict(&plan(DType::Bf16, false), 1);
         let bounds: Vec<_> = half.families.iter().map(|(name, family)| (*name, family.bound)).collect();
-        assert_eq!(bounds, [("fusions", Bound::Launches), ("matrix products", Bound::Launches)]);
+        assert_eq!(bounds, [("fusions", Bound::Memory), ("matrix products", Bound::Memory)]);
+        assert_eq!(Time { arithmetic: 1.0, memory: 2.0, launches: 3.0 }.bound(), Bound::Launches);
         assert_eq!((prediction.scratch_bytes, half.scratch_bytes), (PRODUCT_WORKSPACE, PRODUCT_WORKSPACE));
         let of_products = |tf32| {
             let prediction = sheet.predict(&plan(DType::F32, tf32), 1);
