@@ -738,7 +738,7 @@ fn product_of(gpu: &CudaDevice, graph: &Graph, ty: DType, allowed: f64) -> Strin
     names.find(|name| name.starts_with("matmul")).unwrap()
 }
 
-/// Fusions of one program that are launched as one, of two elements, of parts of a block and of several blocks, against the reference in
+/// Fusions of one program that are launched as one, of parts of a block and of several blocks, against the reference in
 /// `f64`.
 #[test]
 fn a_group_of_fusions_computes_what_each_does() {
@@ -746,7 +746,7 @@ fn a_group_of_fusions_computes_what_each_does() {
     let gpu = gpu(folder);
     let mut g = Graph::new();
     let rate = f32s(&mut g, "rate", &[]);
-    for shape in [[1, 2], [3, 5], [1, 1030], [70, 33], [128, 64]] {
+    for shape in [[3, 5], [1, 1030], [70, 33], [128, 64]] {
         let [x, y] = ["x", "y"].map(|name| f32s(&mut g, &format!("{name} of {shape:?}"), &shape));
         let scaled = g.mul(y, rate).unwrap();
         let moved = g.sub(x, scaled).unwrap();
@@ -754,8 +754,8 @@ fn a_group_of_fusions_computes_what_each_does() {
         g.output(&format!("z of {shape:?}"), squared);
     }
     let kernels = load(&gpu, &g).kernels();
-    let grouped = kernels.iter().filter(|kernel| kernel.name.ends_with(", one of 5 in a launch")).count();
-    assert_eq!((kernels.len(), grouped), (5, 5), "{kernels:?}");
+    let grouped = kernels.iter().filter(|kernel| kernel.name.ends_with(", one of 4 in a launch")).count();
+    assert_eq!((kernels.len(), grouped), (4, 4), "{kernels:?}");
     agrees(&gpu, &g);
 }
 
