@@ -114,8 +114,8 @@ pub(crate) struct Common {
     pub log_format: LogFormat,
 }
 
-/// Common options of commands that compute on a device and draw no random numbers, and of those that do.
-const COMPUTING: &[&str] = &[
+/// Common options of commands that compute on a device; "seed" is the last one.
+const COMPUTING_WITH_SEED: [&str; 13] = [
     "device",
     "gpu_libraries",
     "tuning",
@@ -128,27 +128,16 @@ const COMPUTING: &[&str] = &[
     "isa",
     "quiet",
     "log_format",
-];
-const COMPUTING_WITH_SEED: &[&str] = &[
-    "device",
-    "gpu_libraries",
-    "tuning",
-    "no_epilogues",
-    "eager",
-    "check",
-    "precision",
-    "amp",
-    "threads",
-    "isa",
     "seed",
-    "quiet",
-    "log_format",
 ];
+
+/// The same of commands that draw no random numbers.
+const COMPUTING: &[&str] = COMPUTING_WITH_SEED.split_at(COMPUTING_WITH_SEED.len() - 1).0;
 
 /// Common options that commands read, where these are not all: help shows no others.
 const READ: [(&str, &[&str]); 16] = [
-    ("bench data", COMPUTING_WITH_SEED),
-    ("bench kernels", COMPUTING_WITH_SEED),
+    ("bench data", &COMPUTING_WITH_SEED),
+    ("bench kernels", &COMPUTING_WITH_SEED),
     ("bench simulator", &[]),
     ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),

@@ -127,7 +127,7 @@ fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
     assert!(fs::read_dir(machine.folder.path()).unwrap().next().is_none(), "nothing is written");
 }
 
-/// A file that was named is an error; that of the cache is begun anew.
+/// A damaged file is an error if it was named; in the cache an empty one replaces it.
 #[test]
 fn engines_that_cannot_be_read_are_told() {
     let Some(machine) = Machine::new("engines_that_cannot_be_read_are_told") else { return };
@@ -144,7 +144,7 @@ fn engines_that_cannot_be_read_are_told() {
     let mut doctor = machine.command(&format!("doctor {on_gpu}"));
     let told = ran(doctor.env("XDG_CACHE_HOME", machine.path("cache"))).err;
     let warning = format!("warning: {} holds no engines of convolutions: EOF", kept.display());
-    assert!(told.starts_with(&warning) && told.trim_end().ends_with("; it is begun anew"), "{told}");
+    assert!(told.starts_with(&warning) && told.trim_end().ends_with("; an empty file replaces it"), "{told}");
     assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
 }
 

@@ -162,12 +162,16 @@ struct Counted {
 }
 
 impl Counted {
-    /// Adds `times` launches of these FLOPs, bytes and time each.
-    fn add(&mut self, times: u64, flops: u64, bytes: u64, time: Time) {
-        self.launches += times;
-        self.flops += times * flops;
-        self.bytes += times * bytes;
-        self.time.add(time.times(times));
+    /// `times` launches of these FLOPs, bytes and time each.
+    fn of(times: u64, flops: u64, bytes: u64, time: Time) -> Counted {
+        Counted { launches: times, flops: times * flops, bytes: times * bytes, time: time.times(times) }
+    }
+
+    fn add(&mut self, other: &Counted) {
+        self.launches += other.launches;
+        self.flops += other.flops;
+        self.bytes += other.bytes;
+        self.time.add(other.time);
     }
 
     fn done(&self) -> FamilyUse {
@@ -282,7 +286,7 @@ impl Sheet {
             if let Some(group) = &unit.group {
                 let bytes = group.operands.iter().flatten().map(|&value| plan.graph.ty(value).bytes() as u64).sum();
                 let time = self.time(Family::Region, Arithmetic::F32, 0, bytes);
-                families.entry(Family::Region).or_default().add(times, 0, bytes, time);
+                families.entry(Family::Region).or_default().add(&Counted::of(times, 0, bytes, time));
                 continue;
             }
             let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
@@ -292,7 +296,7 @@ impl Sheet {
             for step in lowered.steps_of(true) {
                 let (family, flops, bytes) = node.cost(step);
                 let time = self.time(family, node.arithmetic(step), flops, bytes);
-                families.entry(family).or_default().add(times, flops, bytes, time);
+                families.entry(family).or_default().add(&Counted::of(times, flops, bytes, time));
             }
             for reason in node.reasons() {
                 let entry = plain.entry(reason.clone()).or_insert_with(|| PlainLowering {
@@ -306,15 +310,10 @@ impl Sheet {
         for copy in &plan.copies {
             let (times, bytes) = (if copy.per_micro_batch { micro_batches } else { 1 }, 2 * copy.bytes as u64);
             let time = self.time(Family::Copy, Arithmetic::F32, 0, bytes);
-            families.entry(Family::Copy).or_default().add(times, 0, bytes, time);
+            families.entry(Family::Copy).or_default().add(&Counted::of(times, 0, bytes, time));
         }
         let mut all = Counted::default();
-        for Counted { launches, flops, bytes, time } in families.values() {
-            all.launches += launches;
-            all.flops += flops;
-            all.bytes += bytes;
-            all.time.add(*time);
-        }
+        families.values().for_each(|family| all.add(family));
         let all = all.done();
         let mut families: Vec<_> = families.into_iter().map(|(family, used)| (family.name(), used.done())).collect();
         families.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));

@@ -119,8 +119,8 @@ fn a_missing_barrier_is_found() {
     assert_eq!(removed, 14);
 }
 
-/// Whether a broken case gives an error or other numbers, in one order of threads or the other. Each has a device of its own, which may be
-/// lost behind it.
+/// Whether a broken case gives an error or other numbers, in one order of threads or the other. Each opens its own device, which the
+/// case may leave in an error.
 fn is_wrong(folder: &Path, knobs: &Knobs, case: &Case) -> bool {
     [false, true].into_iter().any(|reverse| {
         let runner = runner(folder);

@@ -344,14 +344,14 @@ impl DeviceOptions {
         CpuOptions { isa: self.instruction_set.0, threads: self.threads }
     }
 
-    /// What opens a GPU. The file of this program's cache, if it is damaged, is begun anew.
+    /// What opens a GPU. A damaged file in this program's cache is replaced by an empty one.
     fn of_gpu(&self, ordinal: usize) -> Result<CudaOptions, DeviceError> {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
         let (tuning, no_epilogues) = (self.tuning.file(), self.no_epilogues);
         if let (Tuning::On, Some(file)) = (&self.tuning, &tuning)
             && let Some(damaged) = replace_damaged_tuning(file).map_err(|error| self.unusable(error))?
         {
-            eprintln!("warning: {damaged}; it is begun anew");
+            eprintln!("warning: {damaged}; an empty file replaces it");
         }
         let (eager, check) = (self.eager, self.check);
         Ok(CudaOptions { gpu_libraries, ordinal, cubins, eager, check, tuning, no_epilogues })

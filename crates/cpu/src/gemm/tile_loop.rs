@@ -325,7 +325,7 @@ pub(super) fn share(range: Range<usize>, index: usize, len: usize) -> Range<usiz
 /// written as they lie in memory.
 const NEAR_B: usize = 64 * 1024;
 
-/// One tile; where its columns are not whole vectors, by way of a buffer.
+/// One tile of fewer columns than a panel; where they are not a whole vector, by way of a buffer.
 ///
 /// # Safety
 /// As [`TileLoop::run`].
@@ -334,7 +334,7 @@ unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: Ti
     let tile = tile_fn::<S>(layout, rows, width);
     // SAFETY: the caller's promises.
     unsafe {
-        if width == S::LANES || width == panel::<S>() {
+        if width == S::LANES {
             tile(&args);
         } else {
             multiply_partial(tile, rows, width, args);

@@ -187,9 +187,14 @@ impl Inner {
         self.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })
     }
 
-    /// Releases something with `release`, where `wait` first waits until it is not used any more, and notes the first error for
-    /// [`Context::synchronize`]. Of a device that is lost nothing is released.
-    pub(super) fn release(&self, call: &'static str, wait: impl FnOnce() -> i32, release: impl FnOnce() -> i32) {
+    /// Releases something that is not used any more with `release`, and notes the first error for [`Context::synchronize`]. Of a device that
+    /// is lost nothing is released.
+    pub(super) fn release(&self, call: &'static str, release: impl FnOnce() -> i32) {
+        self.release_after(call, || 0, release);
+    }
+
+    /// As [`release`](Self::release), after `wait` has waited until nothing uses it.
+    pub(super) fn release_after(&self, call: &'static str, wait: impl FnOnce() -> i32, release: impl FnOnce() -> i32) {
         let bound = self.bind();
         let steps = || {
             self.is_alive()?;

@@ -27,7 +27,7 @@ impl Graph {
             context.check("cuGraphInstantiate", code)
         });
         // SAFETY: the graph is used no more; its executable is independent of it.
-        context.release("cuGraphDestroy", || 0, || unsafe { (api.cuGraphDestroy)(graph) });
+        context.release("cuGraphDestroy", || unsafe { (api.cuGraphDestroy)(graph) });
         made?;
         Ok(Graph { context, executable, nodes, _kept: kept })
     }
@@ -55,6 +55,7 @@ impl Drop for Graph {
         // SAFETY: takes nothing; the context is current.
         let finish = || unsafe { (api.cuCtxSynchronize)() };
         // SAFETY: nothing of the executable runs any more.
-        self.context.release("cuGraphExecDestroy", finish, || unsafe { (api.cuGraphExecDestroy)(self.executable) });
+        self.context
+            .release_after("cuGraphExecDestroy", finish, || unsafe { (api.cuGraphExecDestroy)(self.executable) });
     }
 }

@@ -65,14 +65,12 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let api = &self.context.driver.api;
         match self.on_host {
-            // SAFETY: the address is of an allocation, of which this was the last owner.
-            true => self.context.release(
-                "cuMemFreeHost",
-                || 0,
-                || unsafe { (api.cuMemFreeHost)(self.address as *mut c_void) },
-            ),
+            true => {
+                // SAFETY: the address is of an allocation, of which this was the last owner.
+                self.context.release("cuMemFreeHost", || unsafe { (api.cuMemFreeHost)(self.address as *mut c_void) });
+            }
             // SAFETY: as above.
-            false => self.context.release("cuMemFree", || 0, || unsafe { (api.cuMemFree_v2)(self.address) }),
+            false => self.context.release("cuMemFree", || unsafe { (api.cuMemFree_v2)(self.address) }),
         }
     }
 }
@@ -191,6 +189,6 @@ impl Drop for HostMemory {
     fn drop(&mut self) {
         let api = &self.context.driver.api;
         // SAFETY: the address is of an allocation, of which this was the last owner.
-        self.context.release("cuMemFreeHost", || 0, || unsafe { (api.cuMemFreeHost)(self.address as *mut _) });
+        self.context.release("cuMemFreeHost", || unsafe { (api.cuMemFreeHost)(self.address as *mut _) });
     }
 }

@@ -86,11 +86,7 @@ impl Module {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // SAFETY: the module was loaded once, and no function of it is left.
-        self.context.release(
-            "cuModuleUnload",
-            || 0,
-            || unsafe { (self.context.driver.api.cuModuleUnload)(self.handle) },
-        );
+        self.context.release("cuModuleUnload", || unsafe { (self.context.driver.api.cuModuleUnload)(self.handle) });
     }
 }
 

@@ -236,7 +236,7 @@ impl Stream {
         if worked.is_err() || ended.is_err() {
             if graph != 0 {
                 // SAFETY: the graph was made above and is used no more.
-                self.context.release("cuGraphDestroy", || 0, || unsafe { (api.cuGraphDestroy)(graph) });
+                self.context.release("cuGraphDestroy", || unsafe { (api.cuGraphDestroy)(graph) });
             }
             return Err(worked.and(ended).expect_err("one of them failed"));
         }
@@ -250,7 +250,7 @@ impl Drop for Stream {
         // SAFETY: the handle is of this stream.
         let finish = || unsafe { (api.cuStreamSynchronize)(self.handle) };
         // SAFETY: the handle is of this stream, which is used no more.
-        self.context.release("cuStreamDestroy", finish, || unsafe { (api.cuStreamDestroy_v2)(self.handle) });
+        self.context.release_after("cuStreamDestroy", finish, || unsafe { (api.cuStreamDestroy_v2)(self.handle) });
     }
 }
 

@@ -39,7 +39,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         let destroy = self.context.driver.api.cuEventDestroy_v2;
         // SAFETY: the handle is of this event, which is used no more.
-        self.context.release("cuEventDestroy", || 0, || unsafe { destroy(self.handle) });
+        self.context.release("cuEventDestroy", || unsafe { destroy(self.handle) });
     }
 }
 
