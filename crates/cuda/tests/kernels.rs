@@ -251,6 +251,23 @@ fn divergent_barriers_are_found() {
     assert!(reported.contains("CUDA_ERROR_LAUNCH_FAILED"), "{reported}");
 }
 
+/// A kernel that reads what is no memory is an error of the launch, as on a GPU: it does not end the process.
+#[test]
+fn accesses_to_no_memory_are_found() {
+    let Some(folder) = mock_or_skip("accesses to no memory") else { return };
+    let knobs = Knobs::open(folder);
+    for name in ["flat", "layer_norm"] {
+        let mut case = case(name);
+        let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
+        let own = kernel.text.find("extern \"C\"").unwrap();
+        let at = own + kernel.text[own..].find("{\n").unwrap() + 2;
+        kernel.text.insert_str(at, "*(volatile float*)(8ull + threadIdx.x) = 1.0f;\n    ");
+        let reported = runner(folder).load(&case).unwrap().launch().unwrap_err().to_string();
+        assert!(reported.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{name}: {reported}");
+    }
+    knobs.set("reset", 1);
+}
+
 /// A kernel that writes one element too many damages what stands behind its memory.
 #[test]
 fn writes_outside_of_memory_are_found() {

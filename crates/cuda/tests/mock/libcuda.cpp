@@ -8,6 +8,8 @@
 // Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0).
 
 #include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +60,7 @@ struct event {
 };
 struct module { void* library; };
 struct function {
-    int (*launch)(const unsigned*, const unsigned*, void**, int, int (*)(const void*));
+    int (*launch)(const unsigned*, const unsigned*, void**, int, int (*is_known)(const void*), int (*guard)(int (*)(void*), void*));
     int (*take)(void**, uint64_t*);
 };
 struct executable { std::shared_ptr<nodes> work; };
@@ -102,6 +104,38 @@ bool lives(uint64_t address, size_t bytes) {
 }
 
 int is_known(const void* pointer) { return lives((uint64_t)pointer, 1) || mock.host.count((void*)pointer); }
+
+// Where a thread goes on whose kernel reads or writes what is no memory.
+thread_local sigjmp_buf* landing = nullptr;
+struct sigaction before_segv, before_bus;
+
+void on_fault(int number, siginfo_t*, void*) {
+    if (landing) siglongjmp(*landing, 1);
+    // Not a kernel's: the instruction faults again, where it is reported as ever.
+    sigaction(number, number == SIGSEGV ? &before_segv : &before_bus, nullptr);
+}
+
+// Runs a kernel. An access to what is no memory ends it, as on a GPU.
+int guard(int (*work)(void*), void* data) {
+    static const bool installed = [] {
+        struct sigaction action = {};
+        action.sa_sigaction = on_fault;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigaction(SIGSEGV, &action, &before_segv);
+        sigaction(SIGBUS, &action, &before_bus);
+        return true;
+    }();
+    (void)installed;
+    sigjmp_buf here;
+    if (sigsetjmp(here, 1)) {
+        landing = nullptr;
+        return ILLEGAL_ADDRESS;
+    }
+    landing = &here;
+    int code = work(data);
+    landing = nullptr;
+    return code;
+}
 
 size_t used() {
     size_t sum = 0;
@@ -541,7 +575,7 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
         std::vector<void*> pointers;
         for (uint64_t& value : kept) pointers.push_back(&value);
         unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-        return f->launch(grid, block, pointers.data(), reverse, is_known);
+        return f->launch(grid, block, pointers.data(), reverse, is_known, guard);
     });
 }
 

@@ -143,48 +143,61 @@ inline void run_alone(unsigned threads, bool reverse) {
 // The driver's codes: illegal address, launch failure.
 enum { ILLEGAL_ADDRESS = 700, FAILED = 719 };
 
-inline int launch(const unsigned* grid, const unsigned* block, void** values, int reverse, bool waits) {
+// What the driver gives to a launch: whether it knows an address, and a call of `work` that answers `ILLEGAL_ADDRESS` where it reads or
+// writes what is no memory.
+typedef int is_known_to(const void*);
+typedef int guard_to(int (*work)(void*), void* data);
+
+struct order { bool reverse, waits; };
+
+static int run_blocks(void* data) {
+    order how = *(order*)data;
+    unsigned blocks = gridDim.x * gridDim.y * gridDim.z, threads = blockDim.x * blockDim.y * blockDim.z;
+    int good = 1;
+    for (unsigned i = 0; good && i < blocks; ++i) {
+        unsigned number = how.reverse ? blocks - 1 - i : i;
+        blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
+        if (how.waits) good = run_block(threads, how.reverse);
+        else run_alone(threads, how.reverse);
+    }
+    return good ? 0 : FAILED;
+}
+
+inline int launch(const unsigned* grid, const unsigned* block, void** values, order how, guard_to* guard) {
     pthread_mutex_lock(&one_launch);
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     parameters = values;
-    unsigned blocks = grid[0] * grid[1] * grid[2], threads = block[0] * block[1] * block[2];
-    int good = 1;
-    for (unsigned i = 0; good && i < blocks; ++i) {
-        unsigned number = reverse ? blocks - 1 - i : i;
-        blockIdx = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
-        if (waits) good = run_block(threads, reverse);
-        else run_alone(threads, reverse);
-    }
-    for (unsigned id = 0; waits && id < MOST; ++id) {
+    int code = guard(run_blocks, &how);
+    for (unsigned id = 0; how.waits && id < MOST; ++id) {
         free(fibers[id].stack);
         fibers[id].stack = 0;
     }
     pthread_mutex_unlock(&one_launch);
-    return good ? 0 : FAILED;
+    return code;
 }
 
 template <size_t... I> struct numbers {};
 template <size_t N, size_t... I> struct count : count<N - 1, N - 1, I...> {};
 template <size_t... I> struct count<0, I...> { typedef numbers<I...> to; };
 
-template <class T> int known(T* const& pointer, int (*is_known)(const void*)) { return is_known(pointer); }
-inline int known(int, int (*)(const void*)) { return 1; }
-inline int known(float, int (*)(const void*)) { return 1; }
+template <class T> int known(T* const& pointer, is_known_to* is_known) { return is_known(pointer); }
+inline int known(int, is_known_to*) { return 1; }
+inline int known(float, is_known_to*) { return 1; }
 
 template <auto KERNEL> struct entry;
 template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
     template <size_t... I> static void call(numbers<I...>) { KERNEL(*(A*)parameters[I]...); }
     static void call_all() { call(typename count<sizeof...(A)>::to()); }
 
-    template <size_t... I> static int all_known(void** values, int (*is_known)(const void*), numbers<I...>) {
+    template <size_t... I> static int all_known(void** values, is_known_to* is_known, numbers<I...>) {
         return (known(*(A*)values[I], is_known) & ... & 1);
     }
 
-    static int run(const unsigned* grid, const unsigned* block, void** values, int reverse, int (*is_known)(const void*), bool waits) {
+    static int run(const unsigned* grid, const unsigned* block, void** values, order how, is_known_to* is_known, guard_to* guard) {
         if (!all_known(values, is_known, typename count<sizeof...(A)>::to())) return ILLEGAL_ADDRESS;
         body = call_all;
-        return launch(grid, block, values, reverse, waits);
+        return launch(grid, block, values, how, guard);
     }
 
     template <size_t... I> static void copy(void** values, uint64_t* to, numbers<I...>) {
@@ -299,8 +312,8 @@ static inline void add_product(float (&c)[4], const unsigned (&a)[4], unsigned b
 }
 
 #define SHIM_ENTRY(name, waits)                                                                                    \
-    extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,   \
-                                      int (*is_known)(const void*)) {                                            \
-        return shim::entry<name>::run(grid, block, values, reverse, is_known, waits);                            \
-    }                                                                                                            \
+    extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,     \
+                                      shim::is_known_to* is_known, shim::guard_to* guard) {                        \
+        return shim::entry<name>::run(grid, block, values, {reverse != 0, waits}, is_known, guard);                \
+    }                                                                                                              \
     extern "C" int shim_take_##name(void** values, uint64_t* to) { return shim::entry<name>::take(values, to); }
