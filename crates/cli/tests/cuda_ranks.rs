@@ -65,7 +65,10 @@ fn two_gpus_train_as_one() {
     .ok();
     assert!(two.err.contains("a step is 2 ranks x 2 micro-batches x 2 = 8 images"), "{}", two.err);
     assert_eq!(two.out.matches("steps       3").count(), 1, "rank 0 alone prints:\n{}", two.out);
-    assert_eq!(fs::read_to_string(&told).unwrap(), "NCCL_ALGO=Ring\nNCCL_PROTO=Simple\n".repeat(2));
+    assert_eq!(
+        fs::read_to_string(&told).unwrap(),
+        "NCCL_ALGO=Ring\nNCCL_PROTO=Simple\nNCCL_SOCKET_IFNAME=\n".repeat(2)
+    );
     assert_eq!(machine.devices("two"), ["cuda"]);
     let (one, two) = (machine.losses("one"), machine.losses("two"));
     assert!(one.len() == 3 && one.iter().zip(&two).all(|(x, y)| (x - y).abs() <= 1e-5 * x.abs()), "{one:?} {two:?}");
@@ -109,7 +112,7 @@ fn a_bert_is_trained_by_ranks_of_any_launcher() {
         "launch -n 2 -- train --recipe bert.toml --quiet --out two --nccl-auto --device cuda --tuning off --gpu-libraries {libraries}"
     );
     ran(machine.command(&launch).env("MOCK_DEVICES", "2").env("MOCK_NCCL_VARIABLES", &told)).ok();
-    assert_eq!(fs::read_to_string(&told).unwrap(), "NCCL_ALGO=\nNCCL_PROTO=\n".repeat(2));
+    assert_eq!(fs::read_to_string(&told).unwrap(), "NCCL_ALGO=\nNCCL_PROTO=\nNCCL_SOCKET_IFNAME=\n".repeat(2));
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let ranks = ["0", "1"].map(|rank| {
         let mut command = command(&machine, "train --recipe bert.toml --quiet --out three");
@@ -122,7 +125,7 @@ fn a_bert_is_trained_by_ranks_of_any_launcher() {
         assert!(rank.wait().unwrap().success());
     }
     let own = fs::read_to_string(machine.path("variables-1")).unwrap();
-    assert_eq!(own, "NCCL_ALGO=Tree\nNCCL_PROTO=Simple\n");
+    assert_eq!(own, "NCCL_ALGO=Tree\nNCCL_PROTO=Simple\nNCCL_SOCKET_IFNAME=\n");
     for file in FILES {
         let [one, two, three] = ["one", "two", "three"].map(|run| machine.checkpoint(run, 3, file));
         assert!(two == three, "{file}: two jobs of two ranks differ");

@@ -84,19 +84,32 @@ pub struct Communicator {
 /// Between looks at the job while ranks are waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Lets NCCL add in one order whatever the size of a message, so that runs have the same bits: sets `NCCL_ALGO` to `Ring` and
-/// `NCCL_PROTO` to `Simple`, unless they are set. NCCL reads them when its first communicator is made. Returns whether it could: the
+/// How NCCL is to work, where the user has not said it by its variables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NcclSettings {
+    /// It adds in one order whatever the size of a message, so that runs have the same bits: `NCCL_ALGO` is `Ring` and `NCCL_PROTO`
+    /// `Simple`.
+    pub one_order: bool,
+    /// The network interface by which machines reach each other: `NCCL_SOCKET_IFNAME`.
+    pub interface: Option<String>,
+}
+
+/// Sets NCCL's variables that are not set. NCCL reads them when its first communicator is made. Returns whether it could: the
 /// environment of a process can be changed while it has one thread.
-pub fn fix_order() -> bool {
+pub fn set_variables(settings: &NcclSettings) -> bool {
+    let order: &[(&str, &str)] =
+        if settings.one_order { &[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")] } else { &[] };
+    // By `=` NCCL takes this interface alone, not all whose names begin so.
+    let interface = settings.interface.as_ref().map(|name| ("NCCL_SOCKET_IFNAME", format!("={name}")));
+    let all = order.iter().copied().chain(interface.as_ref().map(|(name, value)| (*name, value.as_str())));
+    let missing: Vec<(&str, &str)> = all.filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads != 1 {
-        return false;
+        return missing.is_empty();
     }
-    for (name, value) in [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")] {
-        if std::env::var_os(name).is_none() {
-            // SAFETY: this is the only thread of the process, as was just seen, so nobody reads the environment meanwhile.
-            unsafe { std::env::set_var(name, value) };
-        }
+    for (name, value) in missing {
+        // SAFETY: this is the only thread of the process, as was just seen, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
     }
     true
 }

@@ -128,11 +128,7 @@ pub struct LocalRank {
     pub count: usize,
 }
 
-/// Lets GPUs add over ranks in one order whatever the size of a message, unless the user has chosen how. `false` where this process has
-/// more threads than one already: nothing is set then.
-pub fn fix_order_of_sums() -> bool {
-    bessemer_cuda::nccl::fix_order()
-}
+pub use bessemer_cuda::nccl::{NcclSettings, set_variables as set_nccl_variables};
 
 /// Whether a plan cannot be run for lack of a library of the device's.
 pub fn lacks_library(error: &RunError) -> bool {

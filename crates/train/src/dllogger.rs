@@ -75,7 +75,11 @@ impl<W: Write> DllWriter<W> {
                 Ok(())
             }
             EventBody::End(info) => self.end(&event.header, info),
-            EventBody::Plan(_) | EventBody::Checkpoint(_) | EventBody::Bench(_) | EventBody::Warning(_) => Ok(()),
+            EventBody::Plan(_)
+            | EventBody::Ranks(_)
+            | EventBody::Checkpoint(_)
+            | EventBody::Bench(_)
+            | EventBody::Warning(_) => Ok(()),
         }
     }
 

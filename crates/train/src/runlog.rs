@@ -4,8 +4,8 @@ use crate::clock::unix_seconds;
 use crate::curves::CurvesWriter;
 use crate::dllogger::DllWriter;
 use crate::events::{
-    CheckpointInfo, EndInfo, EvalInfo, Event, EventBody, EventError, EventWriter, Header, PlanInfo, RunInfo, StepInfo,
-    WarningInfo,
+    CheckpointInfo, EndInfo, EvalInfo, Event, EventBody, EventError, EventWriter, Header, PlanInfo, RanksInfo, RunInfo,
+    StepInfo, WarningInfo,
 };
 use crate::progress::Progress;
 use crate::rundir::RunDir;
@@ -122,6 +122,11 @@ impl RunLog {
     /// `step` updates are done; `info` describes the last one.
     pub fn step(&mut self, step: u64, info: StepInfo) -> Result<(), EventError> {
         self.progress.step(step, &info);
+        self.log(Some(step), info)
+    }
+
+    /// Logs how long the last steps took on each rank.
+    pub fn ranks(&mut self, step: u64, info: RanksInfo) -> Result<(), EventError> {
         self.log(Some(step), info)
     }
 

@@ -12,7 +12,7 @@ use bessemer_ir::plan::StateTensor;
 use bessemer_ir::run::{RunError, StateLayout, StateStore};
 use bessemer_ir::shape::TensorType;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
-use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::events::{EventBody, StepInfo, read_events};
 use bessemer_train::{
     ErrorKind, EvaluateOptions, Group, GroupOptions, RunFolder, TrainError, TrainOptions, TrainReport, evaluate, train,
     train_in,
@@ -161,6 +161,47 @@ fn ranks_of_several_micro_batches_are_close_and_repeat() {
         trained(2, of);
         assert_same_tensors(&last(&run("two")), &last(&run(name)));
         assert_eq!(losses(&run("two")), losses(&run(name)), "{name}");
+    }
+}
+
+/// Every 50 steps, the means of all ranks: of rank 0 those of its own steps.
+#[test]
+fn times_of_all_ranks_are_logged() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("run");
+    let shorter = ["train.steps=101", "train.accumulation=2", "eval.every_steps=101", "checkpoint.every_steps=101"];
+    trained(2, |_| run_of(BERT, "tiny-text", &path, &[&["data.source=synthetic"][..], &shorter].concat()));
+    let events = read_events(&path.join("events.jsonl")).unwrap();
+    let steps: Vec<&StepInfo> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::Step(info) => Some(info),
+            _ => None,
+        })
+        .collect();
+    let lines: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::Ranks(info) => Some((event.header.step, info)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        lines.iter().map(|(step, info)| (*step, info.steps)).collect::<Vec<_>>(),
+        [(Some(50), 50), (Some(100), 50)]
+    );
+    for (half, (_, info)) in lines.into_iter().enumerate() {
+        let own = &steps[50 * half..][..50];
+        let mean = |of: fn(&StepInfo) -> f64| own.iter().map(|step| of(step)).sum::<f64>() / 50.0;
+        assert_eq!(info.ranks.len(), 2);
+        for (logged, expected) in [
+            (info.ranks[0].data_s, mean(|step| step.data_s)),
+            (info.ranks[0].compute_s, mean(|step| step.compute_s)),
+            (info.ranks[0].comm_s, mean(|step| step.comm_s)),
+        ] {
+            assert!((logged - expected).abs() <= 1e-9, "{logged} and {expected}");
+        }
+        assert!(info.ranks[1].compute_s > 0.0);
     }
 }
 

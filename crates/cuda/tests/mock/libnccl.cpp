@@ -3,7 +3,7 @@
 // order of ranks. An operation that was aborted leaves numbers without meaning. Calls that fail are set for the process.
 //
 // Environment: MOCK_NCCL_ERROR_AT, the number of the operation, from 1, that never comes, with an error that is told later;
-// MOCK_NCCL_VARIABLES, a file to which NCCL_ALGO and NCCL_PROTO are written as a communicator sees them.
+// MOCK_NCCL_VARIABLES, a file to which NCCL_ALGO, NCCL_PROTO and NCCL_SOCKET_IFNAME are written as a communicator sees them.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -156,7 +156,7 @@ void tell_variables() {
     const char* path = getenv("MOCK_NCCL_VARIABLES");
     if (!path) return;
     if (FILE* file = fopen(path, "a")) {
-        for (const char* name : {"NCCL_ALGO", "NCCL_PROTO"}) fprintf(file, "%s=%s\n", name, getenv(name) ? getenv(name) : "");
+        for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_SOCKET_IFNAME"}) fprintf(file, "%s=%s\n", name, getenv(name) ? getenv(name) : "");
         fclose(file);
     }
 }

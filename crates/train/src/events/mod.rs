@@ -63,6 +63,8 @@ pub enum EventBody {
     Plan(PlanInfo),
     /// An update was done.
     Step(StepInfo),
+    /// Some steps were done by several ranks.
+    Ranks(RanksInfo),
     /// An evaluation was done.
     Eval(EvalInfo),
     /// A checkpoint was written.
@@ -168,6 +170,26 @@ pub struct StepInfo {
     pub comm_s: f64,
 }
 
+/// `ranks`: how long the last steps took on each rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RanksInfo {
+    /// Number of those steps.
+    pub steps: u64,
+    /// Means of the ranks, in their order.
+    pub ranks: Vec<RankTimes>,
+}
+
+/// How long a step took on a rank, in seconds. A GPU waits while it computes: there `comm_s` is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankTimes {
+    /// Waiting for data.
+    pub data_s: f64,
+    /// Running the plan.
+    pub compute_s: f64,
+    /// Waiting for other ranks.
+    pub comm_s: f64,
+}
+
 /// `eval`: metrics over an evaluation set. Accuracies are fractions in `[0, 1]`; losses are means.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalInfo {
@@ -254,6 +276,12 @@ impl From<PlanInfo> for EventBody {
 impl From<StepInfo> for EventBody {
     fn from(info: StepInfo) -> Self {
         Self::Step(info)
+    }
+}
+
+impl From<RanksInfo> for EventBody {
+    fn from(info: RanksInfo) -> Self {
+        Self::Ranks(info)
     }
 }
 

@@ -45,6 +45,7 @@ fn every_kind() -> Vec<Event> {
         Event::new(header, run),
         Event::new(header, PlanInfo::default()),
         step(1, f64::INFINITY),
+        Event::new(header, RanksInfo { steps: 50, ranks: vec![RankTimes { compute_s: 0.5, ..Default::default() }; 2] }),
         Event::new(header, eval),
         Event::new(header, CheckpointInfo::default()),
         Event::new(header, bench()),
@@ -71,7 +72,7 @@ fn every_kind_round_trips() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].clone())
         .collect();
-    assert_eq!(kinds, ["run", "plan", "step", "eval", "checkpoint", "bench", "warning", "end"]);
+    assert_eq!(kinds, ["run", "plan", "step", "ranks", "eval", "checkpoint", "bench", "warning", "end"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The ranks of a job as training sees them: who this process is, what the others say, and sums over all of them.
 
 mod collectives;
+mod pace;
 mod progress;
 
 use crate::checkpoint::hashing::{sha256_hex, sha256_of_file};
@@ -18,6 +19,7 @@ use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::run::StateStore;
 use bessemer_nn::Ranks;
 use collectives::{OfDevices, OverEngine};
+pub(crate) use pace::Pace;
 use progress::Tracker;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

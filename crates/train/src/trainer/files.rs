@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointStore};
 use crate::error::TrainError;
-use crate::events::{CheckpointInfo, EndInfo, EvalInfo, EventError, PlanInfo, RunInfo, StepInfo};
+use crate::events::{CheckpointInfo, EndInfo, EvalInfo, EventError, PlanInfo, RanksInfo, RunInfo, StepInfo};
 use crate::progress::{Progress, ProgressMode};
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
@@ -84,6 +84,10 @@ impl RunFiles {
 
     pub(super) fn step(&mut self, step: u64, info: StepInfo) -> Result<(), TrainError> {
         self.log(|log| log.step(step, info))
+    }
+
+    pub(super) fn ranks(&mut self, step: u64, info: RanksInfo) -> Result<(), TrainError> {
+        self.log(|log| log.ranks(step, info))
     }
 
     pub(super) fn eval(&mut self, step: u64, info: EvalInfo) -> Result<(), TrainError> {

@@ -6,9 +6,9 @@ mod prepare;
 use crate::checkpoint::{BestMetric, Checkpoint, NamedTensor, SamplerPosition, TrainingState};
 use crate::error::{ErrorKind, FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
-use crate::events::{EndInfo, EvalInfo, Status, StepInfo};
+use crate::events::{EndInfo, EvalInfo, RanksInfo, Status, StepInfo};
 use crate::progress::ProgressMode;
-use crate::ranks::Group;
+use crate::ranks::{Group, Pace};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::compile_options;
@@ -197,6 +197,7 @@ struct Trainer<'a> {
     overflows: u64,
     /// Whether ranks have agreed to stop behind the last step.
     stop_is_agreed: bool,
+    pace: Pace,
 }
 
 /// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
@@ -323,9 +324,20 @@ impl Trainer<'_> {
             compute_s: step_s - data_s - comm_s,
             comm_s,
         };
+        let ranks = self.pace.add(&self.group, &info)?;
         self.files.step(self.step, info)?;
+        if let Some(ranks) = ranks {
+            self.report_ranks(ranks)?;
+        }
         self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))?;
         self.finish(batch)
+    }
+
+    /// Logs how long the last steps took on each rank; rank 0 warns of a slow one.
+    fn report_ranks(&mut self, info: RanksInfo) -> Result<(), TrainError> {
+        let slow = info.warning(self.group.hosts()).filter(|_| self.group.leads());
+        self.files.ranks(self.step, info)?;
+        slow.map_or(Ok(()), |warning| self.files.warning(&warning))
     }
 
     /// Micro-batches of a step that this rank takes.

@@ -8,7 +8,7 @@ use crate::events::{EventBody, RunInfo, Status, read_events};
 use crate::loaded_weights::{recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
-use crate::ranks::Group;
+use crate::ranks::{Group, Pace};
 use crate::recipe::Recipe;
 use crate::resume::differences;
 use crate::rundir::RunDir;
@@ -96,6 +96,7 @@ impl<'a> Trainer<'a> {
             skipped: BTreeSet::new(),
             overflows: 0,
             stop_is_agreed: false,
+            pace: Pace::default(),
         });
         if group.leads() {
             trainer.task.write_files(trainer.files.path())?;

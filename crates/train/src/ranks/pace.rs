@@ -1,0 +1,90 @@
+//! How long steps take on each rank, apart from waiting for the others: a rank that is slow slows all.
+
+use super::Group;
+use crate::error::TrainError;
+use crate::events::{RankTimes, RanksInfo, StepInfo};
+
+/// Steps after which ranks tell each other how long theirs took.
+const WINDOW: u64 = 50;
+/// A rank is slow that takes so many times as long as the median rank.
+const SLOW: f64 = 1.2;
+
+/// Times of the steps since ranks told each other last.
+#[derive(Default)]
+pub(crate) struct Pace {
+    steps: u64,
+    sum: RankTimes,
+}
+
+impl Pace {
+    /// Adds a step. Returns what all ranks took each time that enough steps are done, on all of them.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub(crate) fn add(&mut self, group: &Group, step: &StepInfo) -> Result<Option<RanksInfo>, TrainError> {
+        if group.size() == 1 {
+            return Ok(None);
+        }
+        self.steps += 1;
+        self.sum.data_s += step.data_s;
+        self.sum.compute_s += step.compute_s;
+        self.sum.comm_s += step.comm_s;
+        if self.steps < WINDOW {
+            return Ok(None);
+        }
+        let Pace { steps, sum } = std::mem::take(self);
+        let mean = |seconds: f64| seconds / steps as f64;
+        let own = RankTimes { data_s: mean(sum.data_s), compute_s: mean(sum.compute_s), comm_s: mean(sum.comm_s) };
+        Ok(Some(RanksInfo { steps, ranks: group.all_gather(own)? }))
+    }
+}
+
+impl RankTimes {
+    /// Seconds of a step in which the rank did not wait for others.
+    fn own_s(&self) -> f64 {
+        self.data_s + self.compute_s
+    }
+}
+
+impl RanksInfo {
+    /// What is to be said of the slowest rank, if the others wait for it.
+    pub(crate) fn warning(&self, hosts: &[String]) -> Option<String> {
+        let slowest = (0..self.ranks.len()).max_by(|&a, &b| self.ranks[a].own_s().total_cmp(&self.ranks[b].own_s()))?;
+        let mut sorted: Vec<f64> = self.ranks.iter().map(RankTimes::own_s).collect();
+        sorted.sort_by(f64::total_cmp);
+        // Of two ranks the faster one.
+        let median = sorted[(sorted.len() - 1) / 2];
+        let RankTimes { data_s, compute_s, .. } = self.ranks[slowest];
+        let host = hosts.get(slowest).map_or(String::new(), |host| format!(" (host {host})"));
+        (self.ranks[slowest].own_s() > SLOW * median).then(|| {
+            format!(
+                "rank {slowest}{host} is slow: {:.1} times the median over {} steps, {data_s:.3} s for data and {compute_s:.3} s \
+                 computing a step; the others wait for it",
+                (data_s + compute_s) / median,
+                self.steps
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(own: &[(f64, f64)]) -> RanksInfo {
+        let ranks = own.iter().map(|&(data_s, compute_s)| RankTimes { data_s, compute_s, comm_s: 9.0 });
+        RanksInfo { steps: 50, ranks: ranks.collect() }
+    }
+
+    #[test]
+    fn the_slowest_rank_is_named_where_others_wait_for_it() {
+        let hosts = ["a", "a", "b", "b"].map(str::to_owned);
+        assert_eq!(times(&[(0.1, 0.9), (0.1, 1.0), (0.0, 1.05), (0.0, 1.1)]).warning(&hosts), None);
+        assert_eq!(
+            times(&[(0.1, 0.9), (0.1, 1.0), (2.0, 1.0), (0.0, 1.0)]).warning(&hosts).unwrap(),
+            "rank 2 (host b) is slow: 3.0 times the median over 50 steps, 2.000 s for data and 1.000 s computing a step; the \
+             others wait for it"
+        );
+        assert!(times(&[(0.0, 1.3), (0.0, 1.0)]).warning(&hosts).unwrap().starts_with("rank 0 (host a) is slow: 1.3"));
+    }
+}
