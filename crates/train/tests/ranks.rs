@@ -2,8 +2,6 @@
 
 mod common;
 
-use bessemer_comm::launch::{Placement, Rendezvous};
-use bessemer_comm::memory::shuffled_ranks;
 use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::ops::collective::Wire;
@@ -13,10 +11,8 @@ use bessemer_ir::run::{RunError, StateLayout, StateStore};
 use bessemer_ir::shape::TensorType;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
 use bessemer_train::events::{EventBody, StepInfo, read_events};
-use bessemer_train::{
-    ErrorKind, EvaluateOptions, Group, GroupOptions, RunFolder, TrainError, TrainOptions, TrainReport, evaluate, train,
-    train_in,
-};
+use bessemer_train::{ErrorKind, EvaluateOptions, RunFolder, TrainError, TrainOptions, evaluate, train, train_in};
+use common::ranks::{in_group, train_by_wire, train_ranks, trained};
 use common::text::{losses, text};
 use common::{assert_same_tensors, last, last_folder, new_run, run_of};
 use std::path::Path;
@@ -27,67 +23,6 @@ const BERT: &str = include_str!("fixtures/ranks/bert.toml");
 const ELECTRA: &str = include_str!("fixtures/ranks/electra.toml");
 const MASKS: &str = include_str!("fixtures/ranks/masks.toml");
 const DETECTOR: &str = include_str!("fixtures/ranks/detector.toml");
-
-type Result = std::result::Result<TrainReport, TrainError>;
-
-/// Runs one thread a rank, whose messages arrive in an order that depends on `seed`.
-fn train_ranks(count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
-    train_by_wire(Wire::F32, count, seed, options)
-}
-
-fn train_by_wire(wire: Wire, count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
-    let job = |rank: usize| options(rank).recipe.to_toml();
-    let ends = try_in_group(count, seed, (wire, 1), job, |rank, group| train_in(&options(rank), group));
-    ends.into_iter().map(|end| end.and_then(|result| result)).collect()
-}
-
-/// The same for ranks that all join.
-fn in_group<T: Send>(
-    count: usize,
-    wire: Wire,
-    verify_every: u64,
-    job: impl Fn(usize) -> String + Sync,
-    run: impl Fn(usize, Group) -> T + Sync,
-) -> Vec<T> {
-    let ends = try_in_group(count, 1, (wire, verify_every), job, run);
-    ends.into_iter().map(|end| end.unwrap()).collect()
-}
-
-/// Runs each rank in a thread, if it joins, as a member of a job.
-fn try_in_group<T: Send>(
-    count: usize,
-    seed: u64,
-    (wire, verify_every): (Wire, u64),
-    job: impl Fn(usize) -> String + Sync,
-    run: impl Fn(usize, Group) -> T + Sync,
-) -> Vec<std::result::Result<T, TrainError>> {
-    let ends = Mutex::new(shuffled_ranks(count, seed).into_iter().map(Some).collect::<Vec<_>>());
-    let rank = |rank: usize| {
-        let end = ends.lock().unwrap()[rank].take().unwrap();
-        let placement = Placement { rank, size: count, rendezvous: Some(Rendezvous::Mpi), ..Placement::alone() };
-        let group = GroupOptions { verify_every, wire, ..GroupOptions::default() };
-        let group = Group::over(Box::new(move || Ok(Box::new(end))), &placement, &job(rank), group, |_| ())?;
-        Ok(run(rank, group))
-    };
-    let rank = &rank;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || rank(number))).collect::<Vec<_>>();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// All end well, and alike.
-fn trained(count: usize, options: impl Fn(usize) -> TrainOptions + Sync) -> TrainReport {
-    let mut reports: Vec<TrainReport> =
-        train_ranks(count, count as u64, options).into_iter().map(|report| report.unwrap()).collect();
-    for report in &reports {
-        assert_eq!(
-            (report.steps, &report.metrics, &report.best),
-            (reports[0].steps, &reports[0].metrics, &reports[0].best)
-        );
-    }
-    reports.swap_remove(0)
-}
 
 fn statistics_apart<'a>(tensors: &'a [NamedTensor<'a>]) -> (Vec<&'a NamedTensor<'a>>, Vec<&'a NamedTensor<'a>>) {
     tensors.iter().partition(|tensor| tensor.name.contains("running_") || tensor.name.contains("num_batches"))

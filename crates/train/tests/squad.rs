@@ -15,6 +15,7 @@ use bessemer_train::{
     ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Initialisation, NamedTensor, Names, Recipe, RunFolder,
     TrainOptions, convert_weights, evaluate, train,
 };
+use common::ranks::trained;
 use common::text::losses;
 use common::{assert_same_tensors, last};
 use serde_json::{Value, json};
@@ -104,6 +105,25 @@ fn new_run(run: &Path, data: &Path, overrides: &[&str]) -> TrainOptions {
 fn evaluated(weights: &Path, data: &Path, batch_size: usize, out: Option<&Path>) -> EvalReport {
     let options = EvaluateOptions { batch_size, out: out.map(Path::to_owned), ..EvaluateOptions::default() };
     evaluate("electra-mini-squad", weights, data, &options).unwrap()
+}
+
+/// Questions whose windows lie on several ranks: the answers are put together, and the scores are those of one rank.
+#[test]
+fn answers_of_several_ranks_are_scored_together() {
+    let data = world(2);
+    let folder = TempDir::new().unwrap();
+    for ranks in [2, 3] {
+        let [one, all] = ["one", "all"].map(|part| folder.path().join(format!("{part}-{ranks}")));
+        let accumulation = format!("train.accumulation={ranks}");
+        let settings = [&accumulation, "train.steps=30", "train.batch_size=3", "eval.batch_size=2"];
+        let alone = train(&new_run(&one, data.path(), &settings)).unwrap();
+        let together = trained(ranks, |_| new_run(&all, data.path(), &settings));
+        assert!(alone.metrics["f1"] > 0.0, "{:?}", alone.metrics);
+        assert_eq!(alone.metrics, together.metrics, "{ranks} ranks");
+        assert_same_tensors(&last(&one), &last(&all));
+        let answers = |run: &Path| fs::read(run.join("predictions").join(Predictions::FILE)).unwrap();
+        assert_eq!(answers(&one), answers(&all), "{ranks} ranks");
+    }
 }
 
 fn gold(set: &SquadSet) -> Vec<Gold<'_>> {

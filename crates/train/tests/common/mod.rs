@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod ranks;
 pub(crate) mod text;
 
 use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
