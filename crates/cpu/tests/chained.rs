@@ -52,7 +52,7 @@ fn check(random: &mut Random, d: &ChainDesc) {
             let scratch = &mut nan(conv::forward_scratch_len(first, threads));
             let (inputs, weights) = (TypedSlice::from(&x[..]), TypedSlice::from(&w[..]));
             conv::forward(ctx, first, inputs, weights, Output::new(&mut c), scratch, Some(&stored));
-            let of_groups = GroupedDesc { conv: *depthwise, groups: channels };
+            let of_groups = GroupedDesc { conv: *depthwise, groups: channels, dtype: DType::F32 };
             grouped::forward(ctx, &of_groups, &middle, &v, Output::new(&mut sums), &mut [], None);
 
             let mut got = nan(rows * channels);

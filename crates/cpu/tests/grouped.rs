@@ -7,7 +7,7 @@ use bessemer_cpu::conv::grouped::{
     GroupedDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_row_blocks,
     forward_scratch_len, weight_grad, weight_grad_scratch_len,
 };
-use bessemer_cpu::gemm::{Activation, Ctx, Epilogue, Output, Store};
+use bessemer_cpu::gemm::{Activation, Ctx, Epilogue, Output, Store, TypedSlice};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
@@ -15,6 +15,7 @@ use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::UnaryKind;
 use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
+use half::{bf16, f16};
 use std::ops::Range;
 
 struct Case {
@@ -28,9 +29,14 @@ impl Case {
     }
 
     fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
-        let (d, ctx, threads) = (&self.d, Ctx::alone(isa, pool), pool.threads());
-        let nan = |len: usize| vec![f32::NAN; len];
         let Operands { x, w, dy } = &self.operands;
+        self.run_on(&self.d, isa, pool, [x, w, dy].map(TypedSlice::from))
+    }
+
+    /// With operands of any one type.
+    fn run_on(&self, d: &GroupedDesc, isa: Isa, pool: &ThreadPool, [x, w, dy]: [TypedSlice<'_>; 3]) -> Results<f32> {
+        let (ctx, threads) = (Ctx::alone(isa, pool), pool.threads());
+        let nan = |len: usize| vec![f32::NAN; len];
         let mut r = self.operands.unfilled();
 
         let coverage = Coverage::new(d.conv.n * d.conv.oh * d.conv.ow, d.conv.c_out, forward_row_blocks(d));
@@ -49,7 +55,7 @@ impl Case {
     }
 
     fn check(&self) {
-        let GroupedDesc { conv: d, groups } = &self.d;
+        let GroupedDesc { conv: d, groups, .. } = &self.d;
         let expected = self.operands.expected(d, *groups);
         for isa in Isa::available() {
             let one = self.run(isa, &ThreadPool::new(1));
@@ -64,6 +70,27 @@ impl Case {
             assert_eq!(one.dw, two.dw, "{} depends on the number of threads", what("weight gradient"));
         }
     }
+
+    /// Operands of 16 bits give the bits of the numbers that they stand for.
+    fn check_16_bits<T: Copy>(&self, dtype: DType, low: impl Fn(f32) -> T, high: impl Fn(T) -> f32)
+    where
+        for<'a> &'a [T]: Into<TypedSlice<'a>>,
+    {
+        let Operands { x, w, dy } = &self.operands;
+        let [x, w, dy] = [x, w, dy].map(|all| all.iter().map(|&x| low(x)).collect::<Vec<T>>());
+        let wide = |all: &[T]| all.iter().map(|&x| high(x)).collect::<Vec<f32>>();
+        let exact = Case { d: self.d, operands: Operands { x: wide(&x), w: wide(&w), dy: wide(&dy) } };
+        let d = GroupedDesc { dtype, ..self.d };
+        for isa in Isa::available() {
+            let pool = ThreadPool::new(2);
+            let expected = exact.run(isa, &pool);
+            let got = exact.run_on(&d, isa, &pool, [(&x[..]).into(), (&w[..]).into(), (&dy[..]).into()]);
+            let what = |direction: &str| format!("{isa} {dtype} {direction} {:?}", self.d);
+            assert_eq!(got.y, expected.y, "{}", what("forward"));
+            assert_eq!(got.dx, expected.dx, "{}", what("data gradient"));
+            assert_eq!(got.dw, expected.dw, "{}", what("weight gradient"));
+        }
+    }
 }
 
 /// A convolution whose output covers the image with paddings `[top, left]` and `[bottom, right]`.
@@ -76,7 +103,7 @@ fn grouped(
     pads: [[usize; 2]; 2],
 ) -> Option<GroupedDesc> {
     let conv = Windows { hw: [h, w], kernel, stride, dilation, pads }.conv(n, [groups * c_in, groups * c_out])?;
-    Some(GroupedDesc { conv, groups })
+    Some(GroupedDesc { conv, groups, dtype: DType::F32 })
 }
 
 /// Checks `cases` random problems with `[groups, channels in, channels out]` of the groups up to those.
@@ -90,7 +117,10 @@ fn check_random(seed: u64, cases: usize, most: [usize; 3]) {
         let n = random.between(1, 3);
         let channels = most.map(|most| random.between(1, most));
         if let Some(d) = grouped([n, h, w], channels, kernel, stride, dilation, pads) {
-            Case::new(&mut random, d).check();
+            let case = Case::new(&mut random, d);
+            case.check();
+            case.check_16_bits(DType::Bf16, bf16::from_f32, bf16::to_f32);
+            case.check_16_bits(DType::F16, f16::from_f32, f16::to_f32);
             done += 1;
         }
     }
@@ -115,7 +145,9 @@ fn network_shapes() {
             for (size, channels) in [(7, 208), (14, 96), (28, 40), (31, 13), (64, 16)] {
                 for pads in [[[kernel / 2; 2]; 2], [[kernel / 2 - 1; 2], [kernel / 2; 2]], [[0; 2]; 2]] {
                     let d = grouped([2, size, size], [channels, 1, 1], [kernel; 2], [stride; 2], [1; 2], pads);
-                    Case::new(&mut random, d.expect("the window fits")).check();
+                    let case = Case::new(&mut random, d.expect("the window fits"));
+                    case.check();
+                    case.check_16_bits(DType::Bf16, bf16::from_f32, bf16::to_f32);
                 }
             }
         }

@@ -12,8 +12,6 @@ pub struct Rules {
     pub pitch_of_16_bits: usize,
     /// Longest row, in elements, along which one kernel may compute a sum or a maximum and then read the row again.
     pub longest_row: usize,
-    /// Whether convolutions of several groups read 16-bit operands.
-    pub grouped_convolutions_in_16_bits: bool,
     /// Whether products of 16-bit operands round what they have accumulated to the operands' type before a fusion behind them reads
     /// it: convolutions with their gradients, those of weights included, and matrix products whose result is rounded at all.
     pub products_give_16_bits: bool,
@@ -50,7 +48,6 @@ impl Rules {
         pitch_of_16_bits: 1,
         // Held in cache with what is computed from it.
         longest_row: 1 << 16,
-        grouped_convolutions_in_16_bits: false,
         products_give_16_bits: false,
         // A call costs less than the memory of what waits for others.
         alike_regions_together: false,
@@ -69,14 +66,12 @@ impl Rules {
                 rules.least_elements, rules.longest_reduction
             )
         };
-        let grouped = if self.grouped_convolutions_in_16_bits { "read 16 bits" } else { "read f32" };
         let alike = if self.alike_regions_together { "one behind the other" } else { "where memory asks for them" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
-            ("grouped convolutions", grouped.to_owned()),
             ("regions alike", alike.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::{Limits, Machine};
 use crate::workload::{Mode, workload};
-use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
 use bessemer_train::DeviceOptions;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -141,18 +141,18 @@ fn every_kind_of_chain_runs_or_says_why_not() {
 fn what_has_no_kernel_is_a_row_with_the_reason() {
     let identity = Identity {
         model: "test",
-        layer: "conv",
+        layer: "sum",
         shapes: "",
         direction: "forward",
-        family: "convolution",
-        bound: Bound::Arithmetic,
+        family: "reduction",
+        bound: Bound::Memory,
     };
-    let op = Conv2d { groups: 2, ..Conv2d::new([1, 1], [[0; 2]; 2]) }.into();
-    let inputs = [TensorType::f32([1, 3, 3, 2]), TensorType::f32([1, 1, 1, 2])];
+    let op = Reduce { kind: ReduceKind::Sum, axes: vec![0, 2], keep_dims: false }.into();
+    let inputs = [TensorType::f32([2, 3, 4])];
     let problem = Problem::single(identity, &op, &inputs, DType::F16, 1).expect("a legal graph");
     let row = &results(std::slice::from_ref(&problem))[0];
-    let reason = row.error.as_deref().expect("grouped convolutions have no f16 kernel");
-    assert!(reason.contains("no kernel for conv2d") && reason.contains("f16") && row.ms.is_none(), "{reason}");
+    let reason = row.error.as_deref().expect("the axes are no neighbours");
+    assert!(reason.contains("no kernel for reduce") && reason.contains("f16") && row.ms.is_none(), "{reason}");
     assert_eq!(summary(std::slice::from_ref(row))[0].refused, 1);
 }
 

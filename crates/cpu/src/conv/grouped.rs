@@ -5,8 +5,9 @@
 //! group is a convolution of its own on copies of its channels.
 
 use super::{ConvDesc, depthwise};
-use crate::gemm::{Ctx, Epilogue, Output, RowBlocks, Scratch, SharedMut, aligned_len, row_blocks_for};
+use crate::gemm::{Ctx, Epilogue, Output, RowBlocks, Scratch, SharedMut, TypedSlice, aligned_len, row_blocks_for};
 use crate::parts::CHUNK;
+use bessemer_ir::DType;
 
 /// A convolution in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct GroupedDesc {
     pub conv: ConvDesc,
     /// Divides the input and the output channels.
     pub groups: usize,
+    /// Type of both operands.
+    pub dtype: DType,
 }
 
 impl GroupedDesc {
@@ -45,6 +48,15 @@ impl GroupedDesc {
 
     fn is_depthwise(&self) -> bool {
         self.groups == self.conv.c_in && self.groups == self.conv.c_out
+    }
+
+    /// # Panics
+    /// Where an operand is of another type.
+    fn typed<'a>(&self, operands: [TypedSlice<'a>; 2]) -> [TypedSlice<'a>; 2] {
+        for operand in &operands {
+            assert!(operand.dtype() == self.dtype, "an operand of {} for a product of {}", operand.dtype(), self.dtype);
+        }
+        operands
     }
 
     /// The convolution of one group.
@@ -78,24 +90,28 @@ pub fn forward_row_blocks(d: &GroupedDesc) -> RowBlocks {
 
 /// Scratch elements of [`forward`] with `threads` threads.
 pub fn forward_scratch_len(d: &GroupedDesc, threads: usize) -> usize {
-    if d.is_depthwise() { 0 } else { d.scratch_len(super::forward_scratch_len(&d.one(), threads)) }
+    match d.is_depthwise() {
+        true => depthwise::scratch_len(&d.conv, d.dtype, d.input_len()),
+        false => d.scratch_len(super::forward_scratch_len(&d.one(), threads)),
+    }
 }
 
 /// As [`super::forward`], in groups.
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub fn forward(
+pub fn forward<'a>(
     ctx: Ctx<'_>,
     d: &GroupedDesc,
-    x: &[f32],
-    w: &[f32],
+    x: impl Into<TypedSlice<'a>>,
+    w: impl Into<TypedSlice<'a>>,
     y: Output<'_>,
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
+    let [x, w] = d.typed([x.into(), w.into()]);
     if d.is_depthwise() {
-        return depthwise::forward(ctx, &d.conv, x, w, y, epilogue);
+        return depthwise::forward(ctx, &d.conv, x, w, y, scratch, epilogue);
     }
     let product = Product {
         operands: [(d.input(), x, "input"), (d.weights(), w, "weights")],
@@ -113,24 +129,28 @@ pub fn data_grad_row_blocks(d: &GroupedDesc) -> RowBlocks {
 
 /// Scratch elements of [`data_grad`] with `threads` threads.
 pub fn data_grad_scratch_len(d: &GroupedDesc, threads: usize) -> usize {
-    if d.is_depthwise() { 0 } else { d.scratch_len(super::data_grad_scratch_len(&d.one(), threads)) }
+    match d.is_depthwise() {
+        true => depthwise::scratch_len(&d.conv, d.dtype, d.output_len()),
+        false => d.scratch_len(super::data_grad_scratch_len(&d.one(), threads)),
+    }
 }
 
 /// As [`super::data_grad`], in groups.
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub fn data_grad(
+pub fn data_grad<'a>(
     ctx: Ctx<'_>,
     d: &GroupedDesc,
-    dy: &[f32],
-    w: &[f32],
+    dy: impl Into<TypedSlice<'a>>,
+    w: impl Into<TypedSlice<'a>>,
     dx: Output<'_>,
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
+    let [dy, w] = d.typed([dy.into(), w.into()]);
     if d.is_depthwise() {
-        return depthwise::data_grad(ctx, &d.conv, dy, w, dx, epilogue);
+        return depthwise::data_grad(ctx, &d.conv, dy, w, dx, scratch, epilogue);
     }
     let product = Product {
         operands: [(d.output(), dy, "output gradient"), (d.weights(), w, "weights")],
@@ -145,7 +165,7 @@ pub fn data_grad(
 /// Scratch elements of [`weight_grad`] with `threads` threads.
 pub fn weight_grad_scratch_len(d: &GroupedDesc, threads: usize) -> usize {
     if d.is_depthwise() {
-        depthwise::weight_grad_scratch_len(&d.conv)
+        depthwise::weight_grad_scratch_len(&d.conv, d.dtype)
     } else {
         d.scratch_len(super::weight_grad_scratch_len(&d.one(), threads))
     }
@@ -155,7 +175,15 @@ pub fn weight_grad_scratch_len(d: &GroupedDesc, threads: usize) -> usize {
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub fn weight_grad(ctx: Ctx<'_>, d: &GroupedDesc, x: &[f32], dy: &[f32], dw: Output<'_>, scratch: &mut [f32]) {
+pub fn weight_grad<'a>(
+    ctx: Ctx<'_>,
+    d: &GroupedDesc,
+    x: impl Into<TypedSlice<'a>>,
+    dy: impl Into<TypedSlice<'a>>,
+    dw: Output<'_>,
+    scratch: &mut [f32],
+) {
+    let [x, dy] = d.typed([x.into(), dy.into()]);
     if d.is_depthwise() {
         return depthwise::weight_grad(ctx, &d.conv, x, dy, dw, scratch);
     }
@@ -199,14 +227,14 @@ impl Shape {
 /// A product of tensors in groups.
 struct Product<'a> {
     /// Shape, elements, and name for errors.
-    operands: [(Shape, &'a [f32], &'static str); 2],
+    operands: [(Shape, TypedSlice<'a>, &'static str); 2],
     result: (Shape, SharedMut),
     /// Scratch elements of the product of one group.
     own_scratch: usize,
 }
 
 impl Product<'_> {
-    /// Calls `multiply(operand, operand, result, scratch)` for each group with dense copies.
+    /// Calls `multiply(operand, operand, result, scratch)` for each group with dense copies as `f32`.
     fn run(&self, ctx: Ctx<'_>, scratch: &mut [f32], multiply: impl Fn(&[f32], &[f32], &mut [f32], &mut [f32])) {
         let (shape, result) = self.result;
         let mut scratch = Scratch::new(scratch, 0);
@@ -219,11 +247,12 @@ impl Product<'_> {
         let (c, own) = (piece(shape.group_len()), piece(self.own_scratch));
         for group in 0..shape.groups {
             for ((shape, operand, name), dense) in self.operands.iter().zip([&mut *a, &mut *b]) {
-                assert!(operand.len() >= shape.len(), "{name}: {} elements, {} are needed", operand.len(), shape.len());
-                let dense = SharedMut(dense.as_mut_ptr());
+                let (operand, dense) = (operand.checked(shape.len(), name), SharedMut(dense.as_mut_ptr()));
                 shape.for_rows(ctx, group, &|from, to| {
                     // SAFETY: both sides have the row; the rows of the copy are written once each.
-                    unsafe { dense.add(to).0.copy_from_nonoverlapping(operand[from..].as_ptr(), shape.width) }
+                    unsafe {
+                        operand.add(from).widen(std::slice::from_raw_parts_mut(dense.add(to).0, shape.width));
+                    }
                 });
             }
             multiply(a, b, c, own);

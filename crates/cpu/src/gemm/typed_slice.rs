@@ -71,6 +71,9 @@ pub(crate) struct TypedPtr {
     dtype: DType,
 }
 
+// SAFETY: a pointer is plain data; who follows it states why that is sound.
+unsafe impl Sync for TypedPtr {}
+
 impl TypedPtr {
     /// The place `count` elements on, which may lie outside the elements.
     #[inline(always)]
@@ -104,6 +107,15 @@ impl TypedPtr {
                 dtype => vector::widen(dtype, self.address, std::slice::from_raw_parts_mut(dst, len)),
             }
         }
+    }
+
+    /// Copies `dst.len()` elements.
+    ///
+    /// # Safety
+    /// They are there.
+    pub(crate) unsafe fn widen(self, dst: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { vector::widen(self.dtype, self.address, dst) }
     }
 
     /// Copies `len` 16-bit elements as they are.

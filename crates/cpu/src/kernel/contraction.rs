@@ -142,7 +142,7 @@ impl Contraction {
                         Algorithm::Winograd(desc, Direction::Forward)
                     }
                     (desc, 1) => Algorithm::Conv(desc),
-                    (conv, groups) => Algorithm::GroupedConv(GroupedDesc { conv, groups }),
+                    (conv, groups) => Algorithm::GroupedConv(GroupedDesc { conv, groups, dtype }),
                 }
             }
             Some(Product::Conv2dDataGrad(grad)) => {
@@ -152,7 +152,7 @@ impl Contraction {
                         Algorithm::Winograd(desc, Direction::DataGrad)
                     }
                     (desc, 1) => Algorithm::ConvDataGrad(desc),
-                    (conv, groups) => Algorithm::GroupedDataGrad(GroupedDesc { conv, groups }),
+                    (conv, groups) => Algorithm::GroupedDataGrad(GroupedDesc { conv, groups, dtype }),
                 }
             }
             Some(Product::Matmul(matmul)) => {
@@ -168,9 +168,6 @@ impl Contraction {
         };
         let takes_packed = match &kind {
             Algorithm::Conv(_) | Algorithm::ConvDataGrad(_) | Algorithm::Winograd(..) | Algorithm::Chain(_) => true,
-            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) if dtype != DType::F32 => {
-                return Err(Unsupported::Grouped(dtype));
-            }
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => false,
             Algorithm::Matmul(desc) => gemm::takes_packed_b(desc),
         };
@@ -324,7 +321,7 @@ impl Contraction {
                 true => Weights::Packed(operands.packed()),
                 false => Weights::Plain(operands.elements(1, self.dtype, b_len)),
             };
-            let floats = || (operands.floats(0, a_len), operands.floats(1, b_len));
+            let both = || (elements(), operands.elements(1, self.dtype, b_len));
             match &self.kind {
                 Algorithm::Conv(d) => conv::forward(ctx, d, input(), weights(), output, scratch, epilogue),
                 Algorithm::ConvDataGrad(d) => conv::data_grad(ctx, d, elements(), weights(), output, scratch, epilogue),
@@ -340,11 +337,11 @@ impl Contraction {
                     winograd::run(ctx, d, *direction, input(), transformed, output, scratch, epilogue);
                 }
                 Algorithm::GroupedConv(d) => {
-                    let (x, w) = floats();
+                    let (x, w) = both();
                     grouped::forward(ctx, d, x, w, output, scratch, epilogue);
                 }
                 Algorithm::GroupedDataGrad(d) => {
-                    let (dy, w) = floats();
+                    let (dy, w) = both();
                     grouped::data_grad(ctx, d, dy, w, output, scratch, epilogue);
                 }
                 Algorithm::Chain(d) => {

@@ -15,8 +15,6 @@ pub enum Unsupported {
     OutsideFusion,
     #[error("the operands must be {expected}, one is {actual}")]
     Operands { expected: DType, actual: DType },
-    #[error("there is no grouped convolution of {0}")]
-    Grouped(DType),
     #[error("there is no reduction over the axes {axes:?} of {rank}")]
     Axes { axes: Vec<usize>, rank: usize },
     #[error("heads have {depth} elements, more than {most}")]

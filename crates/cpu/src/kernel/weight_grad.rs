@@ -12,7 +12,7 @@ use bessemer_ir::{DType, TensorType};
 /// The kernel for an input and an output gradient of these types.
 ///
 /// # Errors
-/// When operands of several groups are not `f32`.
+/// Operands that do not fit each other.
 pub(super) fn lower(
     grad: &Conv2dWeightGrad,
     prologue: Option<AffineOperands>,
@@ -23,8 +23,7 @@ pub(super) fn lower(
     let conv = conv_desc(&geometry, &grad.conv);
     match (geometry.groups, types[0].dtype) {
         (1, dtype) => Ok(Box::new(Whole { conv, dtype, prologue, is_limited })),
-        (groups, DType::F32) => Ok(Box::new(Grouped(GroupedDesc { conv, groups }))),
-        (_, dtype) => Err(Unsupported::Grouped(dtype)),
+        (groups, dtype) => Ok(Box::new(Grouped(GroupedDesc { conv, groups, dtype }))),
     }
 }
 
@@ -105,7 +104,8 @@ impl Kernel for Grouped {
         let d = &self.0;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {
-            let (x, dy) = (operands.floats(0, d.input_len()), operands.floats(1, d.output_len()));
+            let x = operands.elements(0, d.dtype, d.input_len());
+            let dy = operands.elements(1, d.dtype, d.output_len());
             let dw = Output::from_raw(operands.outputs[0].cast(), d.weight_len());
             grouped::weight_grad(ctx, d, x, dy, dw, operands.scratch());
         }

@@ -46,7 +46,6 @@ impl CudaTarget {
         alignment: ALIGNMENT,
         pitch_of_16_bits: 1,
         longest_row: 1 << 16,
-        grouped_convolutions_in_16_bits: true,
         products_give_16_bits: true,
         alike_regions_together: true,
         prologue: None,

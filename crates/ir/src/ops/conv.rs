@@ -224,14 +224,6 @@ impl Conv2d {
         Conv2dWeightGrad { conv: *self, kernel: [w[0], w[1]] }
     }
 
-    fn mixed_precision_giving(&self, rules: &Rules, result: LowResult) -> MixedPrecision {
-        if self.groups == 1 || rules.grouped_convolutions_in_16_bits {
-            MixedPrecision::reading(2, result)
-        } else {
-            MixedPrecision::NONE
-        }
-    }
-
     fn describe(&self) -> String {
         let mut text = format!("stride={:?}, pad={:?}", self.stride, self.pad);
         if self.dilation != [1, 1] {
@@ -336,8 +328,8 @@ impl OpRule for Conv2d {
         true
     }
 
-    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
-        self.mixed_precision_giving(rules, LowResult::Rounded)
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(2, LowResult::Rounded)
     }
 
     fn fused_kernel_name(&self) -> &'static str {
@@ -408,8 +400,8 @@ impl OpRule for Conv2dDataGrad {
         self.cost(inputs, &[]).flops
     }
 
-    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
-        self.conv.mixed_precision_giving(rules, LowResult::Rounded)
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(2, LowResult::Rounded)
     }
 
     fn fused_kernel_name(&self) -> &'static str {
@@ -483,6 +475,6 @@ impl OpRule for Conv2dWeightGrad {
     fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
         let is_rounded = rules.products_give_16_bits;
         let result = if is_rounded { LowResult::Rounded } else { LowResult::Unchanged };
-        self.conv.mixed_precision_giving(rules, result)
+        MixedPrecision::reading(2, result)
     }
 }

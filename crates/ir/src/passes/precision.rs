@@ -1,6 +1,6 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
-//! - Convolutions, those of several groups if the target's rules say so, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
+//! - Convolutions, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
 //! - Maximum pooling and its gradient read and give 16-bit numbers.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; gradients of the weights of
 //!   convolutions if the target's rules say so. Only what softmax is made of, and results of the step that are no convolution's,

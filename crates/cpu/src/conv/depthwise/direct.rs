@@ -53,10 +53,42 @@ fn tap_distance(d: &ConvDesc, axis: usize) -> usize {
     [d.kw * d.c_in, d.c_in][axis]
 }
 
+/// Type of elements that vectors of `f32` are read from.
+pub(super) trait Element: Copy + Sync + 'static {
+    /// Zero.
+    const ZERO: Self;
+    /// A vector.
+    ///
+    /// # Safety
+    /// Its elements are there. Called under `S::vectorize`.
+    unsafe fn load<S: Simd>(src: *const Self) -> S::V;
+}
+
+impl Element for f32 {
+    const ZERO: f32 = 0.0;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(src: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(src) }
+    }
+}
+
+/// The bits of a number of type `bf16`.
+impl Element for u16 {
+    const ZERO: u16 = 0;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(src: *const u16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(src) }
+    }
+}
+
 /// A grid of output pixels `[N, y.source.grid, x.source.grid]` of a depthwise product: sums over the taps of source
 /// `[N, y.source.size, x.source.size, C]` times weights, written to pixels of the output `[N, y.size, x.size, C]`.
-pub(super) struct Grid {
-    pub src: *const f32,
+pub(super) struct Grid<E> {
+    pub src: *const E,
     /// Elements from pixel to pixel of the source.
     pub src_pitch: usize,
     pub weights: *const f32,
@@ -67,8 +99,8 @@ pub(super) struct Grid {
 }
 
 /// Computes the pixels of a grid in some lines `[N * y.size]` of the output, for some channels.
-pub(super) struct Lines<'a> {
-    pub grid: &'a Grid,
+pub(super) struct Lines<'a, E> {
+    pub grid: &'a Grid<E>,
     pub lines: Range<usize>,
     pub channels: Range<usize>,
     /// What becomes of finished pixels, in place of being left in the output. Offsets are those in the whole output.
@@ -76,10 +108,10 @@ pub(super) struct Lines<'a> {
 }
 
 /// One line of a grid.
-struct Line<'a> {
-    grid: &'a Grid,
+struct Line<'a, E> {
+    grid: &'a Grid<E>,
     /// The first pixel of the source line under the first line of taps inside the image.
-    src: *const f32,
+    src: *const E,
     /// Weights of that line of taps.
     weights: *const f32,
     /// Lines of taps inside the image.
@@ -90,7 +122,7 @@ struct Line<'a> {
     store: Option<&'a Store>,
 }
 
-impl SimdOp for Lines<'_> {
+impl<E: Element> SimdOp for Lines<'_, E> {
     type Output = ();
 
     /// # Safety
@@ -105,10 +137,10 @@ impl SimdOp for Lines<'_> {
     }
 }
 
-impl Grid {
+impl<E: Element> Grid<E> {
     /// Number `line` of the lines `[N * y.size]` of the output.
     #[inline(always)]
-    fn line<'a>(&'a self, line: usize, channels: Range<usize>, store: Option<&'a Store>) -> Line<'a> {
+    fn line<'a>(&'a self, line: usize, channels: Range<usize>, store: Option<&'a Store>) -> Line<'a, E> {
         let (image, position) = (line / self.y.size, line % self.y.size);
         let axis = &self.y.source;
         let start = axis.start(position / self.y.step);
@@ -127,7 +159,7 @@ impl Grid {
     }
 }
 
-impl Line<'_> {
+impl<E: Element> Line<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(&self) {
         let x = &self.grid.x.source;
@@ -135,10 +167,10 @@ impl Line<'_> {
         // SAFETY: the promises of `Lines::run`; the windows of a tile have the same taps inside the image.
         unsafe {
             for position in (0..whole.start).chain(whole.end..x.grid) {
-                self.tile::<S>((1, TileTable::<S>::TILES[0]), position, x.taps_inside(x.start(position)));
+                self.tile::<S>((1, TileTable::<S, E>::TILES[0]), position, x.taps_inside(x.start(position)));
             }
             let mut position = whole.start;
-            if let Some((pixels, kernel)) = unrolled::<S>(x) {
+            if let Some((pixels, kernel)) = unrolled::<S, E>(x) {
                 while position + pixels <= whole.end {
                     self.tile::<S>((pixels, kernel), position, 0..x.taps);
                     position += pixels;
@@ -147,14 +179,14 @@ impl Line<'_> {
             let rest = whole.end - position;
             let tiles = even_chunks(rest, MAX_PIXELS, 1);
             for pixels in (0..tiles.count).map(|tile| tiles.range(tile, rest)).filter(|pixels| !pixels.is_empty()) {
-                let kernel = TileTable::<S>::TILES[pixels.len() - 1];
+                let kernel = TileTable::<S, E>::TILES[pixels.len() - 1];
                 self.tile::<S>((pixels.len(), kernel), position + pixels.start, 0..x.taps);
             }
         }
     }
 
     /// Runs the kernel of a number of pixels for those from grid position `position` on, from the taps `taps` of each line of taps.
-    unsafe fn tile<S: Simd>(&self, (pixels, kernel): (usize, TileFn), position: usize, taps: Range<usize>) {
+    unsafe fn tile<S: Simd>(&self, (pixels, kernel): (usize, TileFn<E>), position: usize, taps: Range<usize>) {
         let (y, x, pitch) = (&self.grid.y, &self.grid.x, self.grid.channels);
         let src_pitch = self.grid.src_pitch;
         let first = self.first + (position * x.step + x.first) * pitch;
@@ -192,9 +224,9 @@ impl Line<'_> {
 const MAX_PIXELS: usize = 12;
 
 /// Neighbouring pixels of an output line that see the same taps.
-struct Tile {
+struct Tile<E> {
     /// The source under the first tap of the first pixel.
-    src: *const f32,
+    src: *const E,
     /// Elements from a line of taps to the next, from tap to tap, and from pixel to pixel.
     src_steps: [usize; 3],
     /// Lines of taps, and taps of each line.
@@ -209,36 +241,36 @@ struct Tile {
     channels: usize,
 }
 
-type TileFn = unsafe fn(&Tile);
+type TileFn<E> = unsafe fn(&Tile<E>);
 
 /// The kernels for 1 to [`MAX_PIXELS`] pixels.
-struct TileTable<S>(PhantomData<S>);
+struct TileTable<S, E>(PhantomData<(S, E)>);
 
-impl<S: Simd> TileTable<S> {
-    const TILES: [TileFn; MAX_PIXELS] = [
-        tile::<S, 1, 8>,
-        tile::<S, 2, 6>,
-        tile::<S, 3, 4>,
-        tile::<S, 4, 3>,
-        tile::<S, 5, 2>,
-        tile::<S, 6, 2>,
-        tile::<S, 7, 2>,
-        tile::<S, 8, 1>,
-        tile::<S, 9, 1>,
-        tile::<S, 10, 1>,
-        tile::<S, 11, 1>,
-        tile::<S, 12, 1>,
+impl<S: Simd, E: Element> TileTable<S, E> {
+    const TILES: [TileFn<E>; MAX_PIXELS] = [
+        tile::<S, E, 1, 8>,
+        tile::<S, E, 2, 6>,
+        tile::<S, E, 3, 4>,
+        tile::<S, E, 4, 3>,
+        tile::<S, E, 5, 2>,
+        tile::<S, E, 6, 2>,
+        tile::<S, E, 7, 2>,
+        tile::<S, E, 8, 1>,
+        tile::<S, E, 9, 1>,
+        tile::<S, E, 10, 1>,
+        tile::<S, E, 11, 1>,
+        tile::<S, E, 12, 1>,
     ];
 }
 
 /// # Safety
 /// The machine has `S`; the tile has `PIXELS` pixels, its memory is valid, and nothing else uses its output.
-unsafe fn tile<S: Simd, const PIXELS: usize, const VECTORS: usize>(tile: &Tile) {
+unsafe fn tile<S: Simd, E: Element, const PIXELS: usize, const VECTORS: usize>(tile: &Tile<E>) {
     // SAFETY: the caller's promises.
     unsafe { S::vectorize(|| tile.run::<S, PIXELS, VECTORS>()) }
 }
 
-impl Tile {
+impl<E: Element> Tile<E> {
     #[inline(always)]
     unsafe fn run<S: Simd, const PIXELS: usize, const VECTORS: usize>(&self) {
         let mut channel = 0;
@@ -280,10 +312,12 @@ impl Tile {
         let [line_step, tap_step, _] = self.src_steps;
         // SAFETY: prefetches take any address.
         unsafe {
-            for line in self.fresh_line..self.taps[0] {
+            // A line of the cache has more elements of 16 bits.
+            let is_read = (channel * size_of::<E>()).is_multiple_of(LINE * size_of::<f32>());
+            for line in (self.fresh_line..self.taps[0]).filter(|_| is_read) {
                 let src = self.src.wrapping_add(line * line_step + channel);
                 for column in pixels * step..2 * pixels * step {
-                    S::prefetch(src.wrapping_add(column * tap_step));
+                    S::prefetch(src.wrapping_add(column * tap_step).cast());
                 }
             }
             for pixel in pixels..2 * pixels {
@@ -309,7 +343,7 @@ impl Tile {
                 for (tap, weight) in row.iter_mut().enumerate() {
                     *weight = S::load(weights.wrapping_offset(tap as isize * self.weight_steps[1]));
                 }
-                add_columns::<S, PIXELS, TAPS, STEP>(&mut sums, &row, src, tap_step);
+                add_columns::<S, E, PIXELS, TAPS, STEP>(&mut sums, &row, src, tap_step);
             }
             for (pixel, &sum) in sums.iter().enumerate() {
                 S::store(self.dst.wrapping_add(pixel * self.dst_step + channel), sum);
@@ -331,10 +365,10 @@ impl Tile {
                     self.weights.wrapping_offset(line as isize * self.weight_steps[0]).wrapping_add(channel);
                 for _ in 0..self.taps[1] {
                     for vector in 0..VECTORS {
-                        let weight = load::<S, PART>(weights.wrapping_add(vector * S::LANES), rest);
+                        let weight = load::<S, f32, PART>(weights.wrapping_add(vector * S::LANES), rest);
                         let mut pixel = src.wrapping_add(vector * S::LANES);
                         for sums in &mut sums {
-                            sums[vector] = S::mul_add(load::<S, PART>(pixel, rest), weight, sums[vector]);
+                            sums[vector] = S::mul_add(load::<S, E, PART>(pixel, rest), weight, sums[vector]);
                             pixel = pixel.wrapping_add(pixel_step);
                         }
                     }
@@ -354,13 +388,13 @@ impl Tile {
 
 /// The kernel for windows of neighbouring taps, and its pixels: with the weights of a line of taps and a column of the
 /// source, their sums fill 16 registers.
-fn unrolled<S: Simd>(x: &Axis) -> Option<(usize, TileFn)> {
-    let (pixels, kernel): (usize, TileFn) = match (x.taps, x.step, x.tap) {
-        (2, 1, 1) => (12, column_tile::<S, 12, 2, 1>),
-        (3, 1, 1) => (12, column_tile::<S, 12, 3, 1>),
-        (5, 1, 1) => (10, column_tile::<S, 10, 5, 1>),
-        (3, 2, 1) => (12, column_tile::<S, 12, 3, 2>),
-        (5, 2, 1) => (10, column_tile::<S, 10, 5, 2>),
+fn unrolled<S: Simd, E: Element>(x: &Axis) -> Option<(usize, TileFn<E>)> {
+    let (pixels, kernel): (usize, TileFn<E>) = match (x.taps, x.step, x.tap) {
+        (2, 1, 1) => (12, column_tile::<S, E, 12, 2, 1>),
+        (3, 1, 1) => (12, column_tile::<S, E, 12, 3, 1>),
+        (5, 1, 1) => (10, column_tile::<S, E, 10, 5, 1>),
+        (3, 2, 1) => (12, column_tile::<S, E, 12, 3, 2>),
+        (5, 2, 1) => (10, column_tile::<S, E, 10, 5, 2>),
         _ => return None,
     };
     Some((pixels, kernel))
@@ -368,7 +402,7 @@ fn unrolled<S: Simd>(x: &Axis) -> Option<(usize, TileFn)> {
 
 /// # Safety
 /// As for [`tile`].
-unsafe fn column_tile<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(tile: &Tile) {
+unsafe fn column_tile<S: Simd, E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize>(tile: &Tile<E>) {
     // SAFETY: the caller's promises.
     unsafe { S::vectorize(|| tile.run_columns::<S, PIXELS, TAPS, STEP>()) }
 }
@@ -376,10 +410,10 @@ unsafe fn column_tile<S: Simd, const PIXELS: usize, const TAPS: usize, const STE
 /// Adds the products of a line of taps, column after column of the source, each loaded once. Columns follow one another
 /// at such a distance that as many sums as possible lie between two additions to the same one.
 #[inline(always)]
-unsafe fn add_columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(
+unsafe fn add_columns<S: Simd, E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize>(
     sums: &mut [S::V; PIXELS],
     weights: &[S::V; TAPS],
-    src: *const f32,
+    src: *const E,
     pitch: usize,
 ) {
     let distance = TAPS.next_multiple_of(STEP);
@@ -388,7 +422,7 @@ unsafe fn add_columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STE
             let column = $first + $index * distance;
             if $first < distance && column < (PIXELS - 1) * STEP + TAPS {
                 // SAFETY: the caller's promise: the column is inside the image.
-                unsafe { add_column::<S, PIXELS, TAPS, STEP>(sums, weights, column, S::load(src.add(column * pitch))) };
+                unsafe { add_column::<S, PIXELS, TAPS, STEP>(sums, weights, column, E::load::<S>(src.add(column * pitch))) };
             }
         )*};
     }
@@ -422,15 +456,15 @@ unsafe fn add_column<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP
 /// # Safety
 /// `src` is valid for the given number of elements. Called under `S::vectorize`.
 #[inline(always)]
-pub(super) unsafe fn load<S: Simd, const PART: bool>(src: *const f32, len: usize) -> S::V {
+pub(super) unsafe fn load<S: Simd, E: Element, const PART: bool>(src: *const E, len: usize) -> S::V {
     // SAFETY: the caller's promise; a vector has 16 elements at most.
     unsafe {
         if !PART {
-            return S::load(src);
+            return E::load::<S>(src);
         }
-        let mut elements = [0.0; 16];
-        S::copy(src, elements.as_mut_ptr(), len);
-        S::load(elements.as_ptr())
+        let mut elements = [E::ZERO; 16];
+        elements.as_mut_ptr().copy_from_nonoverlapping(src, len);
+        E::load::<S>(elements.as_ptr())
     }
 }
 

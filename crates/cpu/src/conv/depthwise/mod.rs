@@ -8,9 +8,13 @@ mod direct;
 mod weight_grad;
 
 use super::ConvDesc;
-use crate::gemm::{Ctx, Destination, Epilogue, Output, RowBlocks, SharedMut, TASKS};
+use crate::gemm::{
+    Ctx, Destination, Epilogue, Output, RowBlocks, Scratch, SharedMut, TASKS, TypedPtr, TypedSlice, aligned_len,
+};
+use crate::parts::{CHUNK, for_chunks};
 use crate::simd::SimdOp;
-use direct::{Grid, Lines, Side};
+use bessemer_ir::DType;
+use direct::{Element, Grid, Lines, Side};
 
 pub(super) use weight_grad::{weight_grad, weight_grad_scratch_len};
 
@@ -47,29 +51,32 @@ fn channel_groups(channels: usize, limit: usize) -> RowBlocks {
 }
 
 /// A product that writes activations: the convolution, or the gradient of its input.
-struct Pass<'a> {
+struct Pass<'a, E> {
     d: &'a ConvDesc,
     /// Whether this is the gradient.
     transposed: bool,
-    src: *const f32,
+    src: *const E,
     weights: *const f32,
     dst: Destination,
 }
 
 // SAFETY: `src` and `weights` are only read, and tasks write to different places of `dst`.
-unsafe impl Sync for Pass<'_> {}
+unsafe impl<E: Element> Sync for Pass<'_, E> {}
 
-impl Pass<'_> {
-    fn cut(d: &ConvDesc, transposed: bool) -> Cut {
+impl Cut {
+    /// That of a product that writes activations.
+    fn of_pass(d: &ConvDesc, transposed: bool) -> Cut {
         if transposed { Cut::new(d.n, d.h, d.w, d.c_in) } else { Cut::new(d.n, d.oh, d.ow, d.c_in) }
     }
+}
 
+impl<E: Element> Pass<'_, E> {
     /// Grids that make up the output.
     fn grids(&self) -> usize {
         if self.transposed { self.d.stride[0] * self.d.stride[1] } else { 1 }
     }
 
-    fn grid(&self, index: usize, dst: SharedMut) -> Grid {
+    fn grid(&self, index: usize, dst: SharedMut) -> Grid<E> {
         let d = self.d;
         let phases = [index / d.stride[1], index % d.stride[1]];
         let side = |axis| if self.transposed { Side::data_grad(d, axis, phases[axis]) } else { Side::forward(d, axis) };
@@ -79,7 +86,7 @@ impl Pass<'_> {
     /// # Safety
     /// The memory is valid for the description, and nothing else uses the output.
     unsafe fn run(&self, ctx: Ctx<'_>, epilogue: Option<&dyn Epilogue>) {
-        let cut = Pass::cut(self.d, self.transposed);
+        let cut = Cut::of_pass(self.d, self.transposed);
         let total = if self.transposed { self.d.input_rows() } else { self.d.output_rows() };
         let store = epilogue.and_then(|epilogue| epilogue.as_store());
         ctx.pool.run(cut.blocks.count * cut.groups.count, &|task, worker| {
@@ -107,52 +114,99 @@ impl Pass<'_> {
 
 /// The row blocks that [`forward`] delivers to its epilogue.
 pub(super) fn forward_row_blocks(d: &ConvDesc) -> RowBlocks {
-    Pass::cut(d, false).blocks
+    Cut::of_pass(d, false).blocks
 }
 
-/// Output `y` of input `x` and weights `w`.
+/// Output `y` of input `x` and weights `w`, of one type. `scratch` has at least [`scratch_len`] elements.
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
 pub(super) fn forward(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    x: &[f32],
-    w: &[f32],
+    x: TypedSlice<'_>,
+    w: TypedSlice<'_>,
     y: Output<'_>,
+    scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    check(d.input_len(), x, "input");
-    check(weight_len(d), w, "weights");
     let dst = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_in, "output");
-    let pass = Pass { d, transposed: false, src: x.as_ptr(), weights: w.as_ptr(), dst };
-    // SAFETY: the extents were checked.
-    unsafe { pass.run(ctx, epilogue) }
+    run(ctx, d, false, (x, d.input_len(), "input"), w, dst, scratch, epilogue);
 }
 
 /// The row blocks that [`data_grad`] delivers to its epilogue; rows are input pixels.
 pub(super) fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
-    Pass::cut(d, true).blocks
+    Cut::of_pass(d, true).blocks
 }
 
-/// Gradient `dx` of the input from output gradient `dy` and weights `w`.
+/// Gradient `dx` of the input from output gradient `dy` and weights `w`, of one type. `scratch` has at least [`scratch_len`]
+/// elements.
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
 pub(super) fn data_grad(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    dy: &[f32],
-    w: &[f32],
+    dy: TypedSlice<'_>,
+    w: TypedSlice<'_>,
     dx: Output<'_>,
+    scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    check(d.output_len(), dy, "output gradient");
-    check(weight_len(d), w, "weights");
     let dst = dx.checked(d.input_len(), data_grad_row_blocks(d).rows * d.c_in, "input gradient");
-    let pass = Pass { d, transposed: true, src: dy.as_ptr(), weights: w.as_ptr(), dst };
+    run(ctx, d, true, (dy, d.output_len(), "output gradient"), w, dst, scratch, epilogue);
+}
+
+/// Scratch elements of [`forward`] and [`data_grad`] with operands of this type, which read `source_len` elements.
+pub(super) fn scratch_len(d: &ConvDesc, dtype: DType, source_len: usize) -> usize {
+    widened_len(dtype, weight_len(d)) + if dtype == DType::F16 { widened_len(dtype, source_len) } else { 0 }
+}
+
+fn run(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    transposed: bool,
+    (source, source_len, name): (TypedSlice<'_>, usize, &str),
+    weights: TypedSlice<'_>,
+    dst: Destination,
+    scratch: &mut [f32],
+    epilogue: Option<&dyn Epilogue>,
+) {
+    let mut scratch = Scratch::new(scratch, scratch_len(d, source.dtype(), source_len));
+    let (src, weights) = (source.checked(source_len, name), weights.checked(weight_len(d), "weights"));
     // SAFETY: the extents were checked.
-    unsafe { pass.run(ctx, epilogue) }
+    unsafe {
+        let weights = widened(ctx, weights, weight_len(d), &mut scratch);
+        match source.dtype() {
+            DType::Bf16 => Pass { d, transposed, src: src.as_16(), weights, dst }.run(ctx, epilogue),
+            _ => {
+                let src = widened(ctx, src, source_len, &mut scratch);
+                Pass { d, transposed, src, weights, dst }.run(ctx, epilogue);
+            }
+        }
+    }
+}
+
+/// Scratch elements of [`widened`].
+fn widened_len(dtype: DType, len: usize) -> usize {
+    if dtype == DType::F32 { 0 } else { aligned_len(len) }
+}
+
+/// `len` elements as `f32`: those themselves, or a copy in scratch memory.
+///
+/// # Safety
+/// They are there.
+unsafe fn widened(ctx: Ctx<'_>, src: TypedPtr, len: usize, scratch: &mut Scratch) -> *const f32 {
+    src.as_f32().unwrap_or_else(|| {
+        let copy = scratch.take(len).0;
+        // SAFETY: the piece has so many elements, and nobody else knows it.
+        let elements = unsafe { std::slice::from_raw_parts_mut(copy, len) };
+        for_chunks(ctx, elements, CHUNK, &|piece, elements| {
+            // SAFETY: the caller's promise.
+            unsafe { src.add(piece * CHUNK).widen(elements) };
+        });
+        copy
+    })
 }
 
 /// Elements of the weights.

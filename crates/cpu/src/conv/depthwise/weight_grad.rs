@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
-use super::direct::{load, store};
-use super::{channel_groups, check, weight_len};
+use super::direct::{Element, load, store};
+use super::{channel_groups, weight_len, widened, widened_len};
 use crate::conv::ConvDesc;
 use crate::conv::gather::Axis;
-use crate::gemm::{Ctx, Output, RowBlocks, Scratch, SharedMut, TASKS, aligned_len};
+use crate::gemm::{Ctx, Output, RowBlocks, Scratch, SharedMut, TASKS, TypedSlice, aligned_len};
 use crate::parts::for_chunks;
 use crate::simd::{Simd, SimdOp};
+use bessemer_ir::DType;
 
 /// Most channels of a task.
 const MAX_CHANNELS: usize = 64;
@@ -36,32 +37,63 @@ impl Plan {
     }
 }
 
-/// Scratch elements of [`weight_grad`].
-pub(crate) fn weight_grad_scratch_len(d: &ConvDesc) -> usize {
-    aligned_len(Plan::new(d).splits.count * weight_len(d))
+/// Scratch elements of [`weight_grad`] with operands of this type.
+pub(crate) fn weight_grad_scratch_len(d: &ConvDesc, dtype: DType) -> usize {
+    let operands = [d.input_len(), d.output_len()].map(|len| widened_len(dtype, len));
+    let widened = if dtype == DType::F16 { operands.iter().sum() } else { 0 };
+    aligned_len(Plan::new(d).splits.count * weight_len(d)) + widened
 }
 
-/// Gradient `dw` of the weights from input `x` and output gradient `dy`.
+/// Gradient `dw` of the weights from input `x` and output gradient `dy`, of one type.
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub(crate) fn weight_grad(ctx: Ctx<'_>, d: &ConvDesc, x: &[f32], dy: &[f32], dw: Output<'_>, scratch: &mut [f32]) {
-    check(d.input_len(), x, "input");
-    check(d.output_len(), dy, "output gradient");
-    let plan = Plan::new(d);
+pub(crate) fn weight_grad(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    x: TypedSlice<'_>,
+    dy: TypedSlice<'_>,
+    dw: Output<'_>,
+    scratch: &mut [f32],
+) {
+    let dtype = x.dtype();
+    assert!(dtype == dy.dtype(), "an input of {dtype} and an output gradient of {}", dy.dtype());
     let len = weight_len(d);
     let dw = dw.checked_whole(len, "weight gradient");
-    let partials = Scratch::new(scratch, weight_grad_scratch_len(d)).take(plan.splits.count * len);
+    let mut scratch = Scratch::new(scratch, weight_grad_scratch_len(d, dtype));
+    let (x_len, dy_len) = (d.input_len(), d.output_len());
+    let (x, dy) = (x.checked(x_len, "input"), dy.checked(dy_len, "output gradient"));
+    // SAFETY: the extents were checked.
+    unsafe {
+        match dtype {
+            DType::Bf16 => sum_up(ctx, d, [x.as_16(), dy.as_16()], dw, scratch),
+            _ => {
+                let operands = [(x, x_len), (dy, dy_len)].map(|(src, len)| widened(ctx, src, len, &mut scratch));
+                sum_up(ctx, d, operands, dw, scratch);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Input and output gradient hold what `d` says, and `dw` is valid and unshared.
+unsafe fn sum_up<E: Element>(ctx: Ctx<'_>, d: &ConvDesc, [x, dy]: [*const E; 2], dw: SharedMut, mut scratch: Scratch) {
+    let plan = Plan::new(d);
+    let len = weight_len(d);
+    let partials = scratch.take(plan.splits.count * len);
+    let [x, dy] = [x, dy].map(Shared);
+    let [x, dy] = [&x, &dy];
     ctx.pool.run(plan.splits.count * plan.groups.count, &|task, _worker| {
         let (split, group) = (task / plan.groups.count, task % plan.groups.count);
         // SAFETY: the scratch has a part for each split; tasks have different parts or channels.
         unsafe {
             let dw = partials.add(split * len);
             let channels = plan.groups.range(group, d.c_in);
-            PartialSum { d, x, dy, dw, lines: plan.splits.range(split, d.n * d.oh), channels }.run_on(ctx.isa);
+            let lines = plan.splits.range(split, d.n * d.oh);
+            PartialSum { d, x: x.0, dy: dy.0, dw, lines, channels }.run_on(ctx.isa);
         }
     });
-    // SAFETY: the extents were checked, and all parts are written.
+    // SAFETY: the caller's promise, and all parts are written.
     let (dw, partials) = unsafe {
         (std::slice::from_raw_parts_mut(dw.0, len), std::slice::from_raw_parts(partials.0, plan.splits.count * len))
     };
@@ -77,22 +109,28 @@ pub(crate) fn weight_grad(ctx: Ctx<'_>, d: &ConvDesc, x: &[f32], dy: &[f32], dw:
 /// Weights whose parts are added in one task.
 const CHUNK: usize = 4 * 1024;
 
+/// An operand that tasks read.
+struct Shared<E>(*const E);
+
+// SAFETY: only read, and whoever builds one vouches for its extent.
+unsafe impl<E: Element> Sync for Shared<E> {}
+
 /// The part of some lines of the output, for some channels.
-struct PartialSum<'a> {
+struct PartialSum<'a, E> {
     d: &'a ConvDesc,
-    x: &'a [f32],
-    dy: &'a [f32],
+    x: *const E,
+    dy: *const E,
     /// `[KH, KW, C]`, overwritten.
     dw: SharedMut,
     lines: Range<usize>,
     channels: Range<usize>,
 }
 
-impl SimdOp for PartialSum<'_> {
+impl<E: Element> SimdOp for PartialSum<'_, E> {
     type Output = ();
 
     /// # Safety
-    /// The slices hold what `d` says, and `dw` is valid and unshared for the channels.
+    /// The operands hold what `d` says, and `dw` is valid and unshared for the channels.
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let d = self.d;
@@ -123,15 +161,15 @@ impl SimdOp for PartialSum<'_> {
 }
 
 /// Some lines of one image of the output.
-struct Band<'a> {
-    sum: &'a PartialSum<'a>,
+struct Band<'a, E> {
+    sum: &'a PartialSum<'a, E>,
     y: Axis,
     x: Axis,
     image: usize,
     lines: Range<usize>,
 }
 
-impl Band<'_> {
+impl<E: Element> Band<'_, E> {
     /// Sums for `LINES` lines of taps at a time, and for `VECTORS` vectors of channels.
     #[inline(always)]
     unsafe fn run<S: Simd, const LINES: usize, const VECTORS: usize>(&self) {
@@ -204,21 +242,21 @@ impl Band<'_> {
             let mut sums = [[S::splat(0.0); VECTORS]; LINES];
             for (line, sums) in sums.iter_mut().enumerate() {
                 for (vector, sum) in sums.iter_mut().enumerate() {
-                    *sum = load::<S, PART>(weight(line, vector), rest);
+                    *sum = load::<S, f32, PART>(weight(line, vector), rest);
                 }
             }
             for line in lines {
                 let source = (self.image * d.h) as isize + self.y.some_taps(tap[0], 1).start(line);
                 let first = source * d.w as isize + x.start(pixels.start);
-                let mut src = self.sum.x.as_ptr().offset(first * pitch as isize).add(channel);
+                let mut src = self.sum.x.offset(first * pitch as isize).add(channel);
                 let first = (self.image * d.oh + line) * d.ow + pixels.start;
-                let mut grad = self.sum.dy.as_ptr().add(first * pitch + channel);
+                let mut grad = self.sum.dy.add(first * pitch + channel);
                 for _ in pixels.clone() {
                     for vector in 0..VECTORS {
-                        let dy = load::<S, PART>(grad.wrapping_add(vector * S::LANES), rest);
+                        let dy = load::<S, E, PART>(grad.wrapping_add(vector * S::LANES), rest);
                         let mut x = src.wrapping_add(vector * S::LANES);
                         for sums in &mut sums {
-                            sums[vector] = S::mul_add(load::<S, PART>(x, rest), dy, sums[vector]);
+                            sums[vector] = S::mul_add(load::<S, E, PART>(x, rest), dy, sums[vector]);
                             x = x.wrapping_add(tap_line);
                         }
                     }
