@@ -320,6 +320,20 @@ fn a_request_to_stop_reaches_all_ranks() {
     }
 }
 
+/// As Slurm does some time before a job's is over, here to the rank that does not keep the run's folder.
+#[test]
+fn the_signal_of_batch_systems_is_a_request_to_stop() {
+    let Some((name, _)) = launchers().into_iter().next() else { return };
+    let place = Place::new();
+    let arguments = format!("train --recipe tiny.toml {LONG} --quiet --devices 2 --mpi {name} --out run");
+    let running = Running::of(&mut place.command(&arguments));
+    until(|| place.steps("run") > 3);
+    signal(process_of_rank(place.0.path(), 1).expect("a second rank"), "-USR1");
+    let ran = running.end();
+    assert_eq!(ran.code, 130, "{}", ran.err);
+    assert!(ran.err.contains("interrupted after step"), "{}", ran.err);
+}
+
 #[test]
 fn failed_jobs_are_restarted() {
     for (name, launcher) in launchers() {

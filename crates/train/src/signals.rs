@@ -15,7 +15,8 @@ impl StopSignal {
     }
 
     /// A signal that SIGINT and SIGTERM (on Windows: Ctrl-C) raise. The second of them ends the process at once with
-    /// exit code 130. To be called at most once in a process.
+    /// exit code 130. SIGUSR1, by which batch systems say that time is nearly over, raises it too. To be called at most once in a
+    /// process.
     ///
     /// # Errors
     /// The system refused the handler.
@@ -28,6 +29,8 @@ impl StopSignal {
             }
         };
         ctrlc::set_handler(handler).map_err(io::Error::other)?;
+        #[cfg(unix)]
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, signal.0.clone())?;
         Ok(signal)
     }
 
