@@ -89,7 +89,7 @@ fn an_index_out_of_range_names_the_operation_and_the_index() {
 #[test]
 fn what_has_no_kernel_is_listed() {
     let mut g = Graph::new();
-    let x = g.input("x", Role::Feed, TensorType::f32([2, 3, 4])).unwrap();
+    let x = g.input("x", Role::Feed, TensorType::f32([2, 3, 4, 5])).unwrap();
     let sum = Reduce { kind: ReduceKind::Sum, axes: vec![0, 2], keep_dims: false };
     let y = g.scoped("stem", |g| g.push1(Op::from(sum), &[x])).unwrap();
     g.output("y", y);
@@ -98,9 +98,9 @@ fn what_has_no_kernel_is_listed() {
     let GraphError::Unsupported(unsupported) = error else { panic!("{message}") };
     let errors: Vec<&KernelError> = unsupported.operations.iter().filter_map(|error| error.downcast_ref()).collect();
     let [KernelError::Unsupported { node, inputs, reason }] = &errors[..] else { panic!("{message}") };
-    assert_eq!((node.path.as_str(), reason), ("stem", &Unsupported::Axes { axes: vec![0, 2], rank: 3 }));
-    assert_eq!(*inputs, [TensorType::f32([2, 3, 4])]);
-    let reason = "there is no reduction over the axes [0, 2] of 3; inputs: f32[2, 3, 4]";
+    assert_eq!((node.path.as_str(), reason), ("stem", &Unsupported::Axes { axes: vec![0, 2], rank: 4 }));
+    assert_eq!(*inputs, [TensorType::f32([2, 3, 4, 5])]);
+    let reason = "there is no reduction over the axes [0, 2] of 4; inputs: f32[2, 3, 4, 5]";
     assert!(message.ends_with(&format!("at `stem` ({reason})")), "{message}");
 }
 

@@ -12,7 +12,7 @@ use bessemer_ir::shape::TensorType;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
 use bessemer_train::events::{EventBody, StepInfo, read_events};
 use bessemer_train::{ErrorKind, EvaluateOptions, RunFolder, TrainError, TrainOptions, evaluate, train, train_in};
-use common::ranks::{in_group, train_by_wire, train_ranks, trained};
+use common::ranks::{End, in_group, train_by_wire, train_ranks, trained};
 use common::text::{losses, text};
 use common::{assert_same_tensors, last, last_folder, new_run, run_of};
 use std::path::Path;
@@ -401,7 +401,7 @@ fn all_ranks_stop_behind_the_step_of_the_one_that_is_asked() {
 fn ranks_that_differ_or_fail_end_the_job() {
     let folder = TempDir::new().unwrap();
     let run = |name: &str| folder.path().join(name);
-    let messages = |ends: Vec<Result>| ends.into_iter().map(|end| end.unwrap_err().to_string()).collect::<Vec<_>>();
+    let messages = |ends: Vec<End>| ends.into_iter().map(|end| end.unwrap_err().to_string()).collect::<Vec<_>>();
     let seeds = ["train.seed=3", "train.seed=4"];
     let options = |name: &str, overrides: &[&str]| {
         run_of(BERT, "tiny-text", &run(name), &[&["data.source=synthetic"], overrides].concat())
@@ -465,12 +465,12 @@ impl StateStore for Held {
         &self.layout
     }
 
-    fn read(&self, name: &str, into: &mut [u8]) -> std::result::Result<(), RunError> {
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError> {
         into.copy_from_slice(&self.bytes.lock().unwrap()[self.layout.number(name)?]);
         Ok(())
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> std::result::Result<(), RunError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
         self.bytes.lock().unwrap()[self.layout.number(name)?].copy_from_slice(bytes);
         Ok(())
     }

@@ -112,18 +112,16 @@ fn evaluated(weights: &Path, data: &Path, batch_size: usize, out: Option<&Path>)
 fn answers_of_several_ranks_are_scored_together() {
     let data = world(2);
     let folder = TempDir::new().unwrap();
-    for ranks in [2, 3] {
-        let [one, all] = ["one", "all"].map(|part| folder.path().join(format!("{part}-{ranks}")));
-        let accumulation = format!("train.accumulation={ranks}");
-        let settings = [&accumulation, "train.steps=30", "train.batch_size=3", "eval.batch_size=2"];
-        let alone = train(&new_run(&one, data.path(), &settings)).unwrap();
-        let together = trained(ranks, |_| new_run(&all, data.path(), &settings));
-        assert!(alone.metrics["f1"] > 0.0, "{:?}", alone.metrics);
-        assert_eq!(alone.metrics, together.metrics, "{ranks} ranks");
-        assert_same_tensors(&last(&one), &last(&all));
-        let answers = |run: &Path| fs::read(run.join("predictions").join(Predictions::FILE)).unwrap();
-        assert_eq!(answers(&one), answers(&all), "{ranks} ranks");
-    }
+    let ranks = 3;
+    let settings = ["train.accumulation=3", "train.steps=20", "train.batch_size=3", "eval.batch_size=2"];
+    let [one, all] = ["one", "all"].map(|part| folder.path().join(part));
+    let alone = train(&new_run(&one, data.path(), &settings)).unwrap();
+    let together = trained(ranks, |_| new_run(&all, data.path(), &settings));
+    assert!(alone.metrics["f1"] > 0.0, "{:?}", alone.metrics);
+    assert_eq!(alone.metrics, together.metrics);
+    assert_same_tensors(&last(&one), &last(&all));
+    let answers = |run: &Path| fs::read(run.join("predictions").join(Predictions::FILE)).unwrap();
+    assert_eq!(answers(&one), answers(&all));
 }
 
 fn gold(set: &SquadSet) -> Vec<Gold<'_>> {

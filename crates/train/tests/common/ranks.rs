@@ -6,10 +6,11 @@ use bessemer_ir::ops::collective::Wire;
 use bessemer_train::{Group, GroupOptions, TrainError, TrainOptions, TrainReport, train_in};
 use std::sync::Mutex;
 
-pub(crate) type Result = std::result::Result<TrainReport, TrainError>;
+/// How a run ended on a rank.
+pub(crate) type End = Result<TrainReport, TrainError>;
 
 /// Runs one thread a rank, whose messages arrive in an order that depends on `seed`.
-pub(crate) fn train_ranks(count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
+pub(crate) fn train_ranks(count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<End> {
     train_by_wire(Wire::F32, count, seed, options)
 }
 
@@ -18,7 +19,7 @@ pub(crate) fn train_by_wire(
     count: usize,
     seed: u64,
     options: impl Fn(usize) -> TrainOptions + Sync,
-) -> Vec<Result> {
+) -> Vec<End> {
     let job = |rank: usize| options(rank).recipe.to_toml();
     let ends = try_in_group(count, seed, (wire, 1), job, |rank, group| train_in(&options(rank), group));
     ends.into_iter().map(|end| end.and_then(|result| result)).collect()
@@ -43,7 +44,7 @@ pub(crate) fn try_in_group<T: Send>(
     (wire, verify_every): (Wire, u64),
     job: impl Fn(usize) -> String + Sync,
     run: impl Fn(usize, Group) -> T + Sync,
-) -> Vec<std::result::Result<T, TrainError>> {
+) -> Vec<Result<T, TrainError>> {
     let ends = Mutex::new(shuffled_ranks(count, seed).into_iter().map(Some).collect::<Vec<_>>());
     let rank = |rank: usize| {
         let end = ends.lock().unwrap()[rank].take().unwrap();
