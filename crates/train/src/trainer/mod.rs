@@ -324,7 +324,7 @@ impl Trainer<'_> {
             compute_s: step_s - data_s - comm_s,
             comm_s,
         };
-        let ranks = self.pace.add(&self.group, &info)?;
+        let ranks = self.pace.add(self.group, &info)?;
         self.files.step(self.step, info)?;
         if let Some(ranks) = ranks {
             self.report_ranks(ranks)?;
