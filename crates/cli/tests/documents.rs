@@ -44,7 +44,7 @@ const PHOTOS: usize = 4;
 const IMAGES: usize = 8;
 const TEXTS: usize = 2;
 
-/// Links the first files of a folder, by name, in a new folder; all where `kept` says so.
+/// Links files of a folder in a new one: those that `kept` chooses by their number, in the order of names, and name.
 fn link_some(from: &Path, to: &Path, kept: impl Fn(usize, &str) -> bool) {
     fs::create_dir_all(to).unwrap();
     let mut names: Vec<String> =

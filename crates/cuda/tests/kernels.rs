@@ -251,7 +251,7 @@ fn divergent_barriers_are_found() {
     assert!(reported.contains("CUDA_ERROR_LAUNCH_FAILED"), "{reported}");
 }
 
-/// A kernel that reads what is no memory is an error of the launch, as on a GPU: it does not end the process.
+/// A kernel that writes to what is no memory is an error of the launch, as on a GPU: it does not end the process.
 #[test]
 fn accesses_to_no_memory_are_found() {
     let Some(folder) = mock_or_skip("accesses to no memory") else { return };

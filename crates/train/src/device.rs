@@ -1,5 +1,7 @@
 //! The devices there are, and the only place that constructs them: all else knows [`Device`] and the names here.
 
+pub use bessemer_cuda::nccl::{NcclSettings, set_variables as set_nccl_variables};
+
 use crate::error::TrainError;
 use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
@@ -127,8 +129,6 @@ pub struct LocalRank {
     /// How many there are; where the launcher does not say so, at least.
     pub count: usize,
 }
-
-pub use bessemer_cuda::nccl::{NcclSettings, set_variables as set_nccl_variables};
 
 /// Whether a plan cannot be run for lack of a library of the device's.
 pub fn lacks_library(error: &RunError) -> bool {

@@ -151,7 +151,7 @@ fn what_has_no_kernel_is_a_row_with_the_reason() {
     let inputs = [TensorType::f32([2, 3, 4])];
     let problem = Problem::single(identity, &op, &inputs, DType::F16, 1).expect("a legal graph");
     let row = &results(std::slice::from_ref(&problem))[0];
-    let reason = row.error.as_deref().expect("the axes are no neighbours");
+    let reason = row.error.as_deref().expect("reductions have no f16 kernel");
     assert!(reason.contains("no kernel for reduce") && reason.contains("f16") && row.ms.is_none(), "{reason}");
     assert_eq!(summary(std::slice::from_ref(row))[0].refused, 1);
 }

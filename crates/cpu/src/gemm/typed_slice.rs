@@ -104,7 +104,7 @@ impl TypedPtr {
         unsafe {
             match self.dtype {
                 DType::F32 => S::copy(self.address.cast(), dst, len),
-                dtype => vector::widen(dtype, self.address, std::slice::from_raw_parts_mut(dst, len)),
+                _ => self.widen(std::slice::from_raw_parts_mut(dst, len)),
             }
         }
     }
@@ -113,6 +113,7 @@ impl TypedPtr {
     ///
     /// # Safety
     /// They are there.
+    #[inline(always)]
     pub(crate) unsafe fn widen(self, dst: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe { vector::widen(self.dtype, self.address, dst) }

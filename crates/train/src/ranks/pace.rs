@@ -2,11 +2,11 @@
 
 use super::Group;
 use crate::error::TrainError;
-use crate::events::{RankTimes, RanksInfo, StepInfo};
+use crate::events::{RankTimes, RanksInfo};
 
 /// Steps after which ranks tell each other how long theirs took.
 const WINDOW: u64 = 50;
-/// A rank is slow that takes so many times as long as the median rank.
+/// A rank is slow if its time exceeds the median of all ranks by this factor.
 const SLOW: f64 = 1.2;
 
 /// Times of the steps since ranks told each other last.
@@ -17,11 +17,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Adds a step. Returns what all ranks took each time that enough steps are done, on all of them.
+    /// Adds the times of a step. Returns what all ranks took each time that enough steps are done, on all of them.
     ///
     /// # Errors
     /// [`TrainError::Ranks`].
-    pub(crate) fn add(&mut self, group: &Group, step: &StepInfo) -> Result<Option<RanksInfo>, TrainError> {
+    pub(crate) fn add(&mut self, group: &Group, step: RankTimes) -> Result<Option<RanksInfo>, TrainError> {
         if group.size() == 1 {
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl RanksInfo {
         let slowest = (0..self.ranks.len()).max_by(|&a, &b| self.ranks[a].own_s().total_cmp(&self.ranks[b].own_s()))?;
         let mut sorted: Vec<f64> = self.ranks.iter().map(RankTimes::own_s).collect();
         sorted.sort_by(f64::total_cmp);
-        // Of two ranks the faster one.
+        // The lower one: of two ranks that of the faster.
         let median = sorted[(sorted.len() - 1) / 2];
         let RankTimes { data_s, compute_s, .. } = self.ranks[slowest];
         let host = hosts.get(slowest).map_or(String::new(), |host| format!(" (host {host})"));

@@ -6,7 +6,7 @@ mod prepare;
 use crate::checkpoint::{BestMetric, Checkpoint, NamedTensor, SamplerPosition, TrainingState};
 use crate::error::{ErrorKind, FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
-use crate::events::{EndInfo, EvalInfo, RanksInfo, Status, StepInfo};
+use crate::events::{EndInfo, EvalInfo, RankTimes, Status, StepInfo};
 use crate::progress::ProgressMode;
 use crate::ranks::{Group, Pace};
 use crate::recipe::Recipe;
@@ -324,18 +324,17 @@ impl Trainer<'_> {
             compute_s: step_s - data_s - comm_s,
             comm_s,
         };
-        let ranks = self.pace.add(self.group, &info)?;
+        let times = RankTimes { data_s: info.data_s, compute_s: info.compute_s, comm_s: info.comm_s };
         self.files.step(self.step, info)?;
-        if let Some(ranks) = ranks {
-            self.report_ranks(ranks)?;
-        }
+        self.report_pace(times)?;
         self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))?;
         self.finish(batch)
     }
 
-    /// Logs how long the last steps took on each rank; rank 0 warns of a slow one.
-    fn report_ranks(&mut self, info: RanksInfo) -> Result<(), TrainError> {
-        let slow = info.warning(self.group.hosts()).filter(|_| self.group.leads());
+    /// Each time that enough steps are done, rank 0 logs how long they took on each rank, and warns of a slow one.
+    fn report_pace(&mut self, step: RankTimes) -> Result<(), TrainError> {
+        let Some(info) = self.pace.add(self.group, step)?.filter(|_| self.group.leads()) else { return Ok(()) };
+        let slow = info.warning(self.group.hosts());
         self.files.ranks(self.step, info)?;
         slow.map_or(Ok(()), |warning| self.files.warning(&warning))
     }

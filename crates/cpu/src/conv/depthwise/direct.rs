@@ -54,7 +54,7 @@ fn tap_distance(d: &ConvDesc, axis: usize) -> usize {
 }
 
 /// Type of elements that vectors of `f32` are read from.
-pub(super) trait Element: Copy + Sync + 'static {
+pub(super) trait Element: Copy + Send + Sync + 'static {
     /// Zero.
     const ZERO: Self;
     /// A vector.
@@ -62,6 +62,11 @@ pub(super) trait Element: Copy + Sync + 'static {
     /// # Safety
     /// Its elements are there. Called under `S::vectorize`.
     unsafe fn load<S: Simd>(src: *const Self) -> S::V;
+    /// Copies `len` elements.
+    ///
+    /// # Safety
+    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    unsafe fn copy<S: Simd>(src: *const Self, dst: *mut Self, len: usize);
 }
 
 impl Element for f32 {
@@ -71,6 +76,12 @@ impl Element for f32 {
     unsafe fn load<S: Simd>(src: *const f32) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::load(src) }
+    }
+
+    #[inline(always)]
+    unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::copy(src, dst, len) }
     }
 }
 
@@ -82,6 +93,12 @@ impl Element for u16 {
     unsafe fn load<S: Simd>(src: *const u16) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::load_bf16(src) }
+    }
+
+    #[inline(always)]
+    unsafe fn copy<S: Simd>(src: *const u16, dst: *mut u16, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::copy_16(src, dst, len) }
     }
 }
 
@@ -463,7 +480,7 @@ pub(super) unsafe fn load<S: Simd, E: Element, const PART: bool>(src: *const E, 
             return E::load::<S>(src);
         }
         let mut elements = [E::ZERO; 16];
-        elements.as_mut_ptr().copy_from_nonoverlapping(src, len);
+        E::copy::<S>(src, elements.as_mut_ptr(), len);
         E::load::<S>(elements.as_ptr())
     }
 }

@@ -159,7 +159,8 @@ pub(super) fn data_grad(
 
 /// Scratch elements of [`forward`] and [`data_grad`] with operands of this type, which read `source_len` elements.
 pub(super) fn scratch_len(d: &ConvDesc, dtype: DType, source_len: usize) -> usize {
-    widened_len(dtype, weight_len(d)) + if dtype == DType::F16 { widened_len(dtype, source_len) } else { 0 }
+    let weights = if dtype == DType::F32 { 0 } else { aligned_len(weight_len(d)) };
+    weights + source_scratch_len(dtype, source_len)
 }
 
 fn run(
@@ -187,9 +188,9 @@ fn run(
     }
 }
 
-/// Scratch elements of [`widened`].
-fn widened_len(dtype: DType, len: usize) -> usize {
-    if dtype == DType::F32 { 0 } else { aligned_len(len) }
+/// Scratch elements for activations of this type: `f32` and `bf16` are read where they are.
+fn source_scratch_len(dtype: DType, len: usize) -> usize {
+    if dtype == DType::F16 { aligned_len(len) } else { 0 }
 }
 
 /// `len` elements as `f32`: those themselves, or a copy in scratch memory.

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use super::direct::{Element, load, store};
-use super::{channel_groups, weight_len, widened, widened_len};
+use super::{channel_groups, source_scratch_len, weight_len, widened};
 use crate::conv::ConvDesc;
 use crate::conv::gather::Axis;
 use crate::gemm::{Ctx, Output, RowBlocks, Scratch, SharedMut, TASKS, TypedSlice, aligned_len};
-use crate::parts::for_chunks;
+use crate::parts::{Shared, for_chunks};
 use crate::simd::{Simd, SimdOp};
 use bessemer_ir::DType;
 
@@ -39,9 +39,8 @@ impl Plan {
 
 /// Scratch elements of [`weight_grad`] with operands of this type.
 pub(crate) fn weight_grad_scratch_len(d: &ConvDesc, dtype: DType) -> usize {
-    let operands = [d.input_len(), d.output_len()].map(|len| widened_len(dtype, len));
-    let widened = if dtype == DType::F16 { operands.iter().sum() } else { 0 };
-    aligned_len(Plan::new(d).splits.count * weight_len(d)) + widened
+    let operands = [d.input_len(), d.output_len()].map(|len| source_scratch_len(dtype, len));
+    aligned_len(Plan::new(d).splits.count * weight_len(d)) + operands.iter().sum::<usize>()
 }
 
 /// Gradient `dw` of the weights from input `x` and output gradient `dy`, of one type.
@@ -81,8 +80,7 @@ unsafe fn sum_up<E: Element>(ctx: Ctx<'_>, d: &ConvDesc, [x, dy]: [*const E; 2],
     let plan = Plan::new(d);
     let len = weight_len(d);
     let partials = scratch.take(plan.splits.count * len);
-    let [x, dy] = [x, dy].map(Shared);
-    let [x, dy] = [&x, &dy];
+    let [x, dy] = &[x, dy].map(|operand| Shared(operand.cast_mut()));
     ctx.pool.run(plan.splits.count * plan.groups.count, &|task, _worker| {
         let (split, group) = (task / plan.groups.count, task % plan.groups.count);
         // SAFETY: the scratch has a part for each split; tasks have different parts or channels.
@@ -108,12 +106,6 @@ unsafe fn sum_up<E: Element>(ctx: Ctx<'_>, d: &ConvDesc, [x, dy]: [*const E; 2],
 
 /// Weights whose parts are added in one task.
 const CHUNK: usize = 4 * 1024;
-
-/// An operand that tasks read.
-struct Shared<E>(*const E);
-
-// SAFETY: only read, and whoever builds one vouches for its extent.
-unsafe impl<E: Element> Sync for Shared<E> {}
 
 /// The part of some lines of the output, for some channels.
 struct PartialSum<'a, E> {
