@@ -1,13 +1,12 @@
 //! The conformance suite on every instruction set of this machine, and what the CPU says of graphs that it cannot run.
 
 use bessemer_cpu::{CpuOptions, Executor, Isa, KernelError, Unsupported};
-use bessemer_ir::ops::index::Gather;
-use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
+use bessemer_ir::ops::index::{ArgMax, Gather};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::RunError;
-use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType};
+use bessemer_ir::{DType, Graph, GraphError, Role, TensorType};
 use bessemer_testkit::{Backend, CASES, Refusal, Tensors, check, peer_cases};
 
 /// The CPU with one instruction set.
@@ -89,19 +88,19 @@ fn an_index_out_of_range_names_the_operation_and_the_index() {
 #[test]
 fn what_has_no_kernel_is_listed() {
     let mut g = Graph::new();
-    let x = g.input("x", Role::Feed, TensorType::f32([2, 3, 4, 5])).unwrap();
-    let sum = Reduce { kind: ReduceKind::Sum, axes: vec![0, 2], keep_dims: false };
-    let y = g.scoped("stem", |g| g.push1(Op::from(sum), &[x])).unwrap();
-    g.output("y", y);
-    let error = compile(&g, &cpu(), &CompileOptions::default()).expect_err("the axes are no neighbours");
+    let x = g.input("x", Role::Feed, TensorType::new(DType::I32, [2, 6])).unwrap();
+    let largest = g.scoped("head", |g| g.push1(ArgMax, &[x])).unwrap();
+    g.output("y", largest);
+    let error = compile(&g, &cpu(), &CompileOptions::default()).expect_err("there is no kernel");
     let message = error.to_string();
     let GraphError::Unsupported(unsupported) = error else { panic!("{message}") };
     let errors: Vec<&KernelError> = unsupported.operations.iter().filter_map(|error| error.downcast_ref()).collect();
     let [KernelError::Unsupported { node, inputs, reason }] = &errors[..] else { panic!("{message}") };
-    assert_eq!((node.path.as_str(), reason), ("stem", &Unsupported::Axes { axes: vec![0, 2], rank: 4 }));
-    assert_eq!(*inputs, [TensorType::f32([2, 3, 4, 5])]);
-    let reason = "there is no reduction over the axes [0, 2] of 4; inputs: f32[2, 3, 4, 5]";
-    assert!(message.ends_with(&format!("at `stem` ({reason})")), "{message}");
+    let expected = Unsupported::Operands { expected: DType::F32, actual: DType::I32 };
+    assert_eq!((node.path.as_str(), reason), ("head", &expected));
+    assert_eq!(*inputs, [TensorType::new(DType::I32, [2, 6])]);
+    let listed = "there are no kernels on cpu for: arg_max (1); the first is arg_max at `head` (";
+    assert!(message.starts_with(listed), "{message}");
 }
 
 /// Scratch memory is laid out for a number of threads.
