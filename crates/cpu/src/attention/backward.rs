@@ -5,10 +5,10 @@ use super::{
     rows, worker_scratch,
 };
 use crate::gemm::{
-    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, Prefetch, ROW_STRIDE, Scratch, SharedMut,
-    TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count, tile_start,
+    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, OperandRows, Prefetch, ROW_STRIDE, Scratch,
+    SharedMut, TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count, tile_start,
 };
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp};
+use crate::simd::{PanelFormat, Simd, SimdOp};
 use bessemer_ir::DType;
 use std::ops::Range;
 
@@ -323,9 +323,7 @@ impl Backward<'_> {
             let tile_loop = TileLoop {
                 layout: ALayout::Columns,
                 depth: queries,
-                a: a.0,
-                a_stride: ROW_STRIDE,
-                a_offsets: &NEIGHBOURS,
+                a: OperandRows::packed(a.0),
                 a_tile: tile_len::<S>(queries),
                 b: b.0,
                 b_panel: queries * panel::<S>(),

@@ -9,11 +9,11 @@ mod rows;
 mod tests;
 
 use crate::gemm::{
-    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, MemoryBlock, Prefetch, ROW_STRIDE, RowAddress, RowBlocks, Scratch, SharedMut,
-    TileLoop, TypedPtr, aligned_len, even_chunks, panel,
+    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, MemoryBlock, OperandRows, Prefetch, ROW_STRIDE, RowAddress, RowBlocks, Scratch,
+    SharedMut, TileLoop, TypedPtr, aligned_len, even_chunks, panel,
 };
 use crate::kernel::{Operands, Unsupported};
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd};
+use crate::simd::{PanelFormat, Simd};
 use bessemer_ir::ops::attention::Attention;
 use bessemer_ir::{DType, TensorType};
 use std::ops::Range;
@@ -316,9 +316,7 @@ impl RowsTimesPanels<'_> {
         let tile_loop = TileLoop {
             layout: ALayout::Rows,
             depth: self.depth,
-            a: self.a.0,
-            a_stride: ROW_STRIDE,
-            a_offsets: &NEIGHBOURS,
+            a: OperandRows::packed(self.a.0),
             a_tile: 0,
             b: self.b.0,
             b_panel: self.b_panel,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::gemm::{
-    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, MemoryBlock, Row, RowAddress, RowSource, TypedPtr,
-    WINDOWS_LEN, Windows,
+    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, MAX_RUNS, MemoryBlock, PlacedRows, Row, RowAddress,
+    RowSource, TypedPtr, WINDOWS_LEN, Windows,
 };
 use crate::simd::{Simd, TILE_STEPS};
 
@@ -118,6 +118,9 @@ impl Gather {
     }
 }
 
+/// Elements of 32 bits of images that are copied to be read by vectors: they stay in the second-level cache beside B.
+const NEAR_IMAGES: usize = 64 * 1024;
+
 /// Elements of a row of A in a step of tiles.
 pub(super) const TILE_PIXEL: usize = 2 * TILE_STEPS;
 
@@ -171,15 +174,21 @@ impl Gather {
         (self.x.grid.saturating_sub(1) * step + (self.x.taps - 1) * self.x.tap + 1).next_multiple_of(step)
     }
 
-    /// Whether images with their borders fit the room for them; behind the last window are those of whole tiles.
+    /// Pixels of the images under `rows`, with their borders.
     #[inline(always)]
-    fn images_fit(&self, rows: &[Row]) -> bool {
+    fn bordered_pixels(&self, rows: &[Row]) -> usize {
         let (mut start, mut lines) = (0, 0);
         while start < rows.len() {
             let run = self.image_run(&rows[start..]);
             (start, lines) = (start + run.rows, lines + run.lines + self.halo());
         }
-        let pixels = lines * self.bordered_line();
+        lines * self.bordered_line()
+    }
+
+    /// Whether images with their borders fit the room for them; behind the last window are those of whole tiles.
+    #[inline(always)]
+    fn images_fit(&self, rows: &[Row]) -> bool {
+        let pixels = self.bordered_pixels(rows);
         let behind = 2 * TILE_PIXEL * self.x.step * self.channels + TILE_PIXEL;
         pixels / self.x.step <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
     }
@@ -205,12 +214,41 @@ impl Gather {
         offsets
     }
 
+    /// Copies the images under `rows`, with their borders, and finds the first pixel of the window of each row among them. Returns the
+    /// number of pixels.
+    ///
+    /// # Safety
+    /// As for [`copy_with_border`](Self::copy_with_border).
+    #[inline(always)]
+    unsafe fn copy_images<S: Simd, D: RowAddress>(
+        &self,
+        rows: &[Row],
+        dst: D,
+        pixels: &mut [usize; MAX_ROWS],
+    ) -> usize {
+        let size = self.bordered_line();
+        let (mut start, mut first_line) = (0, 0);
+        while start < rows.len() {
+            let run = self.image_run(&rows[start..]);
+            let image = &rows[start..start + run.rows];
+            let lines = run.lines + self.halo();
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_with_border::<S, D>(&image[0], lines, dst.at(first_line * size * self.channels)) };
+            for (pixel, row) in pixels[start..].iter_mut().zip(image) {
+                let line = first_line + (row.y - image[0].y) as usize;
+                *pixel = line * size + (row.x - self.x.base) as usize;
+            }
+            (start, first_line) = (start + run.rows, first_line + lines);
+        }
+        first_line * size
+    }
+
     /// Copies lines of pixels from the first one under the window of `first` on, with zeros outside of the image.
     ///
     /// # Safety
-    /// They are of 16 bits, and there is room for them. Called under `S::vectorize`.
+    /// They are of a type that is copied there, and there is room for them. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn copy_with_border<S: Simd>(&self, first: &Row, lines: usize, dst: *mut u16) {
+    unsafe fn copy_with_border<S: Simd, D: RowAddress>(&self, first: &Row, lines: usize, dst: D) {
         let size = self.bordered_line();
         let left = (-self.x.base).clamp(0, size as isize) as usize;
         let right = (self.x.size as isize - self.x.base).clamp(left as isize, size as isize) as usize;
@@ -219,14 +257,20 @@ impl Gather {
         for line in 0..lines {
             // SAFETY: the caller's promise; what is copied lies inside the image.
             unsafe {
-                let dst = dst.add(line * size * self.channels);
+                let dst = dst.at(line * size * self.channels);
                 if !(0..self.y.size as isize).contains(&(first.y + line as isize)) {
                     dst.zero::<S>(size * self.channels);
                     continue;
                 }
                 dst.zero::<S>(left * self.channels);
                 let src = self.src.offset(start + line as isize * image_line);
-                dst.at(left * self.channels).take::<S>(src, (right - left) * self.channels);
+                let inside = dst.at(left * self.channels);
+                match self.affine {
+                    None => inside.take::<S>(src, (right - left) * self.channels),
+                    Some(_) => (0..(right - left) * self.channels).step_by(self.channels).for_each(|at| {
+                        self.take::<S, D>(first.image, src.add(at), 0, self.channels, inside.at(at));
+                    }),
+                }
                 dst.at(right * self.channels).zero::<S>((size - right) * self.channels);
             }
         }
@@ -268,29 +312,45 @@ impl RowSource for Gather {
         if !self.has_windows() || cols > FEW_COLS && !self.has_few_gaps() || rows.is_empty() || !self.images_fit(rows) {
             return None;
         }
-        let size = self.bordered_line();
+        let dst = dst.cast::<u16>();
         let mut positions = [0; MAX_ROWS];
-        let (mut start, mut first_line) = (0, 0);
-        while start < rows.len() {
-            let run = self.image_run(&rows[start..]);
-            let image = &rows[start..start + run.rows];
-            let lines = run.lines + self.halo();
-            // SAFETY: the caller's promise; the images fit.
-            unsafe {
-                let dst = dst.cast::<u16>().add(first_line * size * self.channels);
-                self.copy_with_border::<S>(&image[0], lines, dst);
-            }
-            for (position, row) in positions[start..].iter_mut().zip(image) {
-                let line = first_line + (row.y - image[0].y) as usize;
-                *position = (line * size + (row.x - self.x.base) as usize) / self.x.step;
-            }
-            (start, first_line) = (start + run.rows, first_line + lines);
+        // SAFETY: the caller's promise; the images fit with more than a step of tiles behind them, into which the last window reaches.
+        unsafe {
+            let pixels = self.copy_images::<S, _>(rows, dst, &mut positions);
+            dst.add(pixels * self.channels).zero::<S>(TILE_PIXEL);
         }
-        // The last window reaches behind the last line.
-        // SAFETY: the caller's promise; the images fit with more than this behind them.
-        unsafe { dst.cast::<u16>().add(first_line * size * self.channels).zero::<S>(TILE_PIXEL) };
+        for position in &mut positions[..rows.len()] {
+            *position /= self.x.step;
+        }
         let pitch = self.x.step * self.channels / 2;
         Some(Windows { positions, pitch, offsets: self.window_offsets() })
+    }
+
+    #[inline(always)]
+    unsafe fn bordered<S: Simd>(&self, rows: &[Row], dst: *mut f32) -> Option<PlacedRows> {
+        let taps = self.y.taps * self.x.taps;
+        let unit = if S::DOT2 { 2 } else { 1 };
+        if taps == 1 || self.x.tap != 1 || self.y.taps > MAX_RUNS || !self.channels.is_multiple_of(unit) {
+            return None;
+        }
+        let pixels = self.bordered_pixels(rows);
+        if pixels > rows.len() * taps || pixels * self.channels / unit > NEAR_IMAGES {
+            return None;
+        }
+        let mut offsets = [0; MAX_ROWS];
+        // SAFETY: the caller's promise; the images fit.
+        unsafe {
+            match S::DOT2 {
+                true => self.copy_images::<S, _>(rows, dst.cast::<u16>(), &mut offsets),
+                false => self.copy_images::<S, _>(rows, dst, &mut offsets),
+            };
+        }
+        let words = self.channels / unit;
+        for offset in &mut offsets[..rows.len()] {
+            *offset *= words;
+        }
+        let pitch = self.y.tap * self.bordered_line() * words;
+        Some(PlacedRows { start: dst, rows: offsets, run: self.x.taps * words, pitch })
     }
 
     #[inline(always)]

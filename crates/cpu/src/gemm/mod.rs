@@ -39,13 +39,13 @@ pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use outer::{OuterProduct, PartialSum, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
-    BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Row, RowAddress, RowBlock, RowProduct,
-    RowSource, RowTable, WINDOWS_LEN, Windows, row_scratch_len,
+    BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MAX_RUNS, MatrixRows, Origin, PlacedRows, Row, RowAddress, RowBlock,
+    RowProduct, RowSource, RowTable, WINDOWS_LEN, Windows, row_scratch_len,
 };
 pub(crate) use tile::{
     ALayout, COLUMN_STRIDE, LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel, panel_width,
 };
-pub(crate) use tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
+pub(crate) use tile_loop::{MemoryBlock, OperandRows, Prefetch, TileLoop, tile_count, tile_start};
 pub(crate) use tiles::MAX_POSITIONS;
 pub(crate) use typed_slice::{TypedPtr, packed_start};
 

@@ -10,9 +10,9 @@ use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
 use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowAddress, RowSource};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
-use super::tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
+use super::tile_loop::{MemoryBlock, OperandRows, Prefetch, TileLoop, tile_count, tile_start};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
@@ -329,9 +329,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
             let tile_loop = TileLoop {
                 layout: if S::TILES { ALayout::Rows } else { ALayout::Columns },
                 depth: depth.len(),
-                a,
-                a_stride: ROW_STRIDE,
-                a_offsets: &NEIGHBOURS,
+                a: OperandRows::packed(a),
                 a_tile,
                 b,
                 b_panel,

@@ -6,12 +6,12 @@ use super::affine::AffinePtr;
 use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, even_chunks, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::store::Store;
-use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
-use super::tile_loop::{Ending, MemoryBlock, NO_ROW, Prefetch, Sums, TileLoop};
+use super::tile::{ALayout, LINE, MAX_DEPTH, ROW_STRIDE, Run, depth_step, panel};
+use super::tile_loop::{Ending, MemoryBlock, NO_ROW, OperandRows, Prefetch, Sums, TileLoop};
 use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
 use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Most rows of a block of A.
 pub(crate) const MAX_ROWS: usize = LARGEST_BLOCK;
@@ -33,6 +33,10 @@ pub(crate) const FEW_COLS: usize = 128;
 
 /// Most columns of windows.
 const MAX_WINDOW_COLS: usize = 256;
+
+/// Rows at multiples of so many elements of 32 bits fall into a half, or less, of the sets of a first-level cache of 32 KB: more
+/// rows than it has places for are not read there.
+const FAR_PITCH: usize = 32 * LINE;
 
 /// Longest part of a reduction of tiles: a panel of B and two tiles of rows of A stay in the first-level cache.
 const TILES_DEPTH: usize = MAX_DEPTH / 2;
@@ -151,8 +155,8 @@ pub(crate) trait RowSource: Sync {
     /// `dst` has room for them. Called under `S::vectorize`.
     unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D);
 
-    /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for two
-    /// rows, it holds for rows between them.
+    /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for the ends
+    /// of rows at equal distances, it holds for rows between them.
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr>;
 
     /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A that are better read there
@@ -165,11 +169,49 @@ pub(crate) trait RowSource: Sync {
         None
     }
 
+    /// Copies the images under `rows`, with zeros around them, to `dst`, if rows are better read there by vectors than copied one
+    /// by one.
+    ///
+    /// # Safety
+    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn bordered<S: Simd>(&self, _rows: &[Row], _dst: *mut f32) -> Option<PlacedRows> {
+        None
+    }
+
     /// Elements of a row.
     fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
     fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
+}
+
+/// Rows of A in memory, to be multiplied by vectors.
+pub(crate) struct PlacedRows {
+    pub start: *const f32,
+    /// Offset of each row from the start.
+    pub rows: [usize; MAX_ROWS],
+    /// Steps of a row that are neighbours, and the distance from the first one of these to that of the next ones.
+    pub run: usize,
+    pub pitch: usize,
+}
+
+/// Most runs of a row.
+pub(crate) const MAX_RUNS: usize = 16;
+
+impl PlacedRows {
+    /// The runs of some steps of each row.
+    #[inline(always)]
+    fn runs(&self, steps: Range<usize>) -> ([Run; MAX_RUNS], usize) {
+        let (first, skipped) = (steps.start / self.run, steps.start % self.run);
+        let count = steps.end.div_ceil(self.run) - first;
+        let mut runs = [Run { offset: 0, depth: self.run }; MAX_RUNS];
+        for (i, run) in runs[..count].iter_mut().enumerate() {
+            run.offset = (first + i) * self.pitch;
+        }
+        runs[0] = Run { offset: runs[0].offset + skipped, depth: self.run - skipped };
+        (runs, count)
+    }
 }
 
 /// Rows of A as windows on images with a border, of pairs of elements: at a position, `pitch` elements of 32 bits from the one
@@ -313,6 +355,8 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
                 }
             }
         }
+        // SAFETY: the promises made for this block.
+        let placed = if S::TILES { None } else { unsafe { self.placed::<S>() } };
         for chunk in 0..chunks.count {
             let cols = chunks.range(chunk, self.cols.len());
             let cols = self.cols.start + cols.start..self.cols.start + cols.end;
@@ -321,33 +365,72 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
                 for start in (0..self.table.len).step_by(group) {
                     let rows = start..self.table.len.min(start + group);
                     // SAFETY: the promises made for this block.
-                    unsafe { self.group::<S>(rows, cols.clone(), depth.clone(), &mut prefetch) };
+                    unsafe { self.group::<S>(placed.as_ref(), rows, cols.clone(), depth.clone(), &mut prefetch) };
                 }
             }
         }
     }
 }
 
-/// Where the first operand of a tile loop lies, as [`TileLoop`] has it.
-struct OperandRows<'a> {
-    start: *const f32,
-    stride: usize,
-    offsets: &'a [usize],
-}
-
 impl<P: RowSource> RowBlock<'_, P> {
-    /// Multiplies some rows of A, which are copied before unless tiles can be read in place.
+    /// Rows that vectors read where they lie, if they can: in the operand itself, or in copies of images.
+    ///
+    /// # Safety
+    /// As for [`group`](Self::group).
+    #[inline(always)]
+    unsafe fn placed<S: Simd>(&self) -> Option<PlacedRows> {
+        let rows = &self.table.rows[..self.table.len];
+        let first = rows.first()?;
+        let row_len = self.source.row_len();
+        let in_place = |row: &Row| self.source.in_place(*row, 0..row_len);
+        let Some(start) = in_place(first).filter(|_| rows.iter().all(|row| in_place(row).is_some())) else {
+            // SAFETY: the caller's promises.
+            return match self.cols.len() <= MAX_WINDOW_COLS {
+                true => unsafe { self.source.bordered::<S>(rows, self.a_block) },
+                false => None,
+            };
+        };
+        let (start, unit) = match S::DOT2 {
+            true => (start.as_16().cast::<f32>(), 2),
+            false => (start.as_f32()?, 1),
+        };
+        let offset = |row: &Row| (row.origin - first.origin) as usize;
+        let pitch = rows.get(1).map_or(0, offset);
+        let is_whole = |row: &Row| offset(row).is_multiple_of(unit);
+        let is_far = pitch > 0 && (pitch / unit).is_multiple_of(FAR_PITCH);
+        if is_far || !start.is_aligned() || !row_len.is_multiple_of(unit) || !rows.iter().all(is_whole) {
+            return None;
+        }
+        let mut offsets = [0; MAX_ROWS];
+        for (to, row) in offsets.iter_mut().zip(rows) {
+            *to = offset(row) / unit;
+        }
+        Some(PlacedRows { start, rows: offsets, run: self.k.max(1), pitch: 0 })
+    }
+
+    /// Multiplies some rows of A, which are copied before unless they can be read in place.
     ///
     /// # Safety
     /// The task owns its rows and columns of C and its block of A; B is packed. Called under `S::vectorize`.
     #[inline(always)]
     unsafe fn group<S: Simd>(
         &self,
+        by_vectors: Option<&PlacedRows>,
         rows: Range<usize>,
         cols: Range<usize>,
         depth: Range<usize>,
         prefetch: &mut Prefetch,
     ) {
+        if let Some(placed) = by_vectors {
+            let (runs, count) = placed.runs(depth.clone());
+            let a = OperandRows {
+                rows: &placed.rows[rows.clone()],
+                runs: &runs[..count],
+                ..OperandRows::packed(placed.start)
+            };
+            // SAFETY: the caller's promises.
+            return unsafe { self.tile_loop::<S>(a, self.table.c_rows(), rows, cols, depth, prefetch) };
+        }
         let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
         let whole = match in_place {
             Some(_) => rows.len() / tiles::ROWS * tiles::ROWS,
@@ -357,12 +440,12 @@ impl<P: RowSource> RowBlock<'_, P> {
         // SAFETY: the caller's promises.
         unsafe {
             if let Some((start, stride)) = in_place {
-                let a = OperandRows { start, stride, offsets: &NEIGHBOURS };
+                let a = OperandRows { stride, ..OperandRows::packed(start) };
                 self.tile_loop::<S>(a, self.table.c_rows(), placed, cols.clone(), depth.clone(), prefetch);
             }
             if !copied.is_empty() {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
-                let a = OperandRows { start: self.a_block, stride: ROW_STRIDE, offsets: &NEIGHBOURS };
+                let a = OperandRows::packed(self.a_block);
                 self.tile_loop::<S>(a, self.table.c_rows(), copied, cols, depth, prefetch);
             }
         }
@@ -384,9 +467,9 @@ impl<P: RowSource> RowBlock<'_, P> {
         for block in 0..depths.count {
             let depth = depths.range(block, self.k);
             let a = OperandRows {
-                start: self.a_block,
                 stride: windows.pitch,
                 offsets: &windows.offsets[depth.start / TILE_STEPS..],
+                ..OperandRows::packed(self.a_block)
             };
             // SAFETY: the caller's promises.
             unsafe { self.tile_loop::<S>(a, &c_rows[..end], 0..end, self.cols.clone(), depth, prefetch) };
@@ -460,9 +543,7 @@ impl<P: RowSource> RowBlock<'_, P> {
             let tile_loop = TileLoop {
                 layout: ALayout::Rows,
                 depth: depth.len(),
-                a: a.start,
-                a_stride: a.stride,
-                a_offsets: a.offsets,
+                a,
                 a_tile: 0,
                 b,
                 b_panel: self.k * panel::<S>(),

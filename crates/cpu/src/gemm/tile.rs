@@ -30,19 +30,35 @@ pub(crate) const fn depth_step<S: Simd>() -> usize {
 /// Elements of a cache line.
 pub(crate) const LINE: usize = 16;
 
+/// Steps of a reduction that are neighbours in A.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    /// Place of the first one in a row.
+    pub offset: usize,
+    /// Their number; those behind the last step are not read.
+    pub depth: usize,
+}
+
+/// All steps of a reduction are neighbours.
+pub(crate) static ONE_RUN: [Run; 1] = [Run { offset: 0, depth: usize::MAX }];
+
 /// How a tile call finds its rows of A.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ALayout {
-    /// Rows at [`ROW_STRIDE`], reduction steps adjacent.
+    /// Rows anywhere, reduction steps adjacent in runs.
     Rows,
     /// Rows adjacent, reduction steps at [`COLUMN_STRIDE`].
     Columns,
 }
 
 /// Operands of one tile call: `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]`.
-pub(crate) struct TileArgs {
+pub(crate) struct TileArgs<'a> {
     pub depth: usize,
     pub a: *const f32,
+    /// Offsets from `a` of the rows of [`ALayout::Rows`].
+    pub a_rows: *const usize,
+    /// The steps, which for [`ALayout::Columns`] are one run.
+    pub a_runs: &'a [Run],
     /// A panel: `[depth, panel]`.
     pub b: *const f32,
     pub c: *mut f32,
@@ -69,7 +85,7 @@ pub(crate) fn rounds(depth: usize) -> usize {
     depth / ROUND
 }
 
-pub(crate) type TileFn = unsafe fn(&TileArgs);
+pub(crate) type TileFn = unsafe fn(&TileArgs<'_>);
 
 /// Columns of a panel of B.
 #[inline(always)]
@@ -98,79 +114,94 @@ pub(crate) fn tile_fn<S: Simd>(layout: ALayout, rows: usize, cols: usize) -> Til
     let vectors = if cols <= S::LANES { 1 } else { S::TILE_VECTORS };
     let step = if layout == ALayout::Rows { 1 } else { column_stride::<S>() };
     let table = match (step, vectors) {
-        (1, 1) => const { &table::<S, 1, ROW_STRIDE, 1>() },
-        (1, 2) => const { &table::<S, 2, ROW_STRIDE, 1>() },
-        (1, _) => const { &table::<S, 4, ROW_STRIDE, 1>() },
-        (8, 1) => const { &table::<S, 1, 1, 8>() },
-        (8, 2) => const { &table::<S, 2, 1, 8>() },
-        (8, _) => const { &table::<S, 4, 1, 8>() },
-        (_, 1) => const { &table::<S, 1, 1, COLUMN_STRIDE>() },
-        (_, _) => const { &table::<S, 2, 1, COLUMN_STRIDE>() },
+        (1, 1) => const { &table::<S, 1, 1>() },
+        (1, 2) => const { &table::<S, 2, 1>() },
+        (1, _) => const { &table::<S, 4, 1>() },
+        (8, 1) => const { &table::<S, 1, 8>() },
+        (8, 2) => const { &table::<S, 2, 8>() },
+        (8, _) => const { &table::<S, 4, 8>() },
+        (_, 1) => const { &table::<S, 1, COLUMN_STRIDE>() },
+        (_, _) => const { &table::<S, 2, COLUMN_STRIDE>() },
     };
     table[rows - 1]
 }
 
-const fn table<S: Simd, const VECTORS: usize, const RS: usize, const KS: usize>() -> [TileFn; 14] {
+const fn table<S: Simd, const VECTORS: usize, const KS: usize>() -> [TileFn; 14] {
     [
-        tile::<S, 1, VECTORS, RS, KS>,
-        tile::<S, 2, VECTORS, RS, KS>,
-        tile::<S, 3, VECTORS, RS, KS>,
-        tile::<S, 4, VECTORS, RS, KS>,
-        tile::<S, 5, VECTORS, RS, KS>,
-        tile::<S, 6, VECTORS, RS, KS>,
-        tile::<S, 7, VECTORS, RS, KS>,
-        tile::<S, 8, VECTORS, RS, KS>,
-        tile::<S, 9, VECTORS, RS, KS>,
-        tile::<S, 10, VECTORS, RS, KS>,
-        tile::<S, 11, VECTORS, RS, KS>,
-        tile::<S, 12, VECTORS, RS, KS>,
-        tile::<S, 13, VECTORS, RS, KS>,
-        tile::<S, 14, VECTORS, RS, KS>,
+        tile::<S, 1, VECTORS, KS>,
+        tile::<S, 2, VECTORS, KS>,
+        tile::<S, 3, VECTORS, KS>,
+        tile::<S, 4, VECTORS, KS>,
+        tile::<S, 5, VECTORS, KS>,
+        tile::<S, 6, VECTORS, KS>,
+        tile::<S, 7, VECTORS, KS>,
+        tile::<S, 8, VECTORS, KS>,
+        tile::<S, 9, VECTORS, KS>,
+        tile::<S, 10, VECTORS, KS>,
+        tile::<S, 11, VECTORS, KS>,
+        tile::<S, 12, VECTORS, KS>,
+        tile::<S, 13, VECTORS, KS>,
+        tile::<S, 14, VECTORS, KS>,
     ]
 }
 
 /// # Safety
-/// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps; rows of
-/// A are `RS` apart and its steps `KS`.
-unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize, const KS: usize>(t: &TileArgs) {
+/// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps; steps of a run are
+/// `KS` apart in A, and with 1 its rows lie where the operands say, else side by side.
+unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
     if ROWS > S::TILE_ROWS || VECTORS > S::TILE_VECTORS {
         unreachable!("no tile of {ROWS} rows and {VECTORS} vectors");
     }
     // SAFETY: the caller's promises.
-    unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, RS, KS>(t)) }
+    unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, KS>(t)) }
 }
 
 #[inline(always)]
-unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize, const KS: usize>(t: &TileArgs) {
+unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
     // SAFETY: the promises of `tile`, and it is called under `vectorize`.
     unsafe {
         let mut acc = [[S::splat(0.0); VECTORS]; ROWS];
-        let mut a = t.a;
+        let rows = std::array::from_fn(|row| if KS == 1 { *t.a_rows.add(row) } else { row });
         let mut b = t.b;
         let mut prefetch = t.prefetch;
-        for round in 0..rounds(t.depth) {
-            if ROUND_ROWS * round < ROWS {
-                for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
-                    let c = t.c.add(*t.c_rows.add(row));
-                    S::prefetch_write(c);
-                    S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+        let (mut round, mut left) = (0, t.depth);
+        for run in t.a_runs {
+            let mut a = t.a.add(run.offset);
+            let depth = run.depth.min(left);
+            left -= depth;
+            for _ in 0..rounds(depth) {
+                if ROUND_ROWS * round < ROWS {
+                    for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
+                        let c = t.c.add(*t.c_rows.add(row));
+                        S::prefetch_write(c);
+                        S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+                    }
                 }
+                round += 1;
+                for _ in 0..t.prefetch_pieces {
+                    S::prefetch(prefetch);
+                    S::prefetch(prefetch.wrapping_add(LINE));
+                    prefetch = prefetch.wrapping_add(t.prefetch_pitch);
+                }
+                // Not as a loop, which compilers do not unroll for many rows.
+                let mut step =
+                    |i: usize| step::<S, ROWS, VECTORS>(&mut acc, a.add(i * KS), &rows, b.add(i * panel::<S>()));
+                step(0);
+                step(1);
+                step(2);
+                step(3);
+                step(4);
+                step(5);
+                step(6);
+                step(7);
+                a = a.add(ROUND * KS);
+                b = b.add(ROUND * panel::<S>());
             }
-            for _ in 0..t.prefetch_pieces {
-                S::prefetch(prefetch);
-                S::prefetch(prefetch.wrapping_add(LINE));
-                prefetch = prefetch.wrapping_add(t.prefetch_pitch);
+            for _ in 0..depth % ROUND {
+                step::<S, ROWS, VECTORS>(&mut acc, a, &rows, b);
+                a = a.add(KS);
+                b = b.add(panel::<S>());
             }
-            for i in 0..ROUND {
-                step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(i * KS), b.add(i * panel::<S>()));
-            }
-            a = a.add(ROUND * KS);
-            b = b.add(ROUND * panel::<S>());
-        }
-        for _ in 0..t.depth % ROUND {
-            step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
-            a = a.add(KS);
-            b = b.add(panel::<S>());
         }
         for (r, row) in acc.iter().enumerate() {
             let c = t.c.add(*t.c_rows.add(r));
@@ -184,9 +215,10 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: 
 }
 
 #[inline(always)]
-unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize>(
+unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
     acc: &mut [[S::V; VECTORS]; ROWS],
     a: *const f32,
+    rows: &[usize; ROWS],
     b: *const f32,
 ) {
     // SAFETY: the promises of `tile`, and it is called under `vectorize`.
@@ -196,7 +228,7 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize
             *x = S::load(b.add(v * S::LANES));
         }
         for (r, row) in acc.iter_mut().enumerate() {
-            let x = S::splat(*a.add(r * RS));
+            let x = S::splat(*a.add(rows[r]));
             for (sum, &y) in row.iter_mut().zip(&bs) {
                 *sum = S::multiply(x, y, *sum);
             }

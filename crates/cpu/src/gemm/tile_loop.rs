@@ -1,20 +1,17 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
+use super::blocking::LARGEST_BLOCK;
 use super::store::{FinishedRows, Source, Store};
-use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, TileFn, panel, rounds, tile_fn};
+use super::tile::{ALayout, LINE, MAX_PANEL, ONE_RUN, ROW_STRIDE, Run, TileArgs, TileFn, panel, rounds, tile_fn};
 use super::tiles;
-use crate::simd::{Simd, SimdOp};
+use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 use std::ops::Range;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
 pub(crate) struct TileLoop<'a> {
     pub layout: ALayout,
     pub depth: usize,
-    pub a: *const f32,
-    /// Distance of the rows of A; for tiles of the processor only, others are made for [`ROW_STRIDE`].
-    pub a_stride: usize,
-    /// Bytes from `a` to the steps of each tile, likewise.
-    pub a_offsets: &'a [usize],
+    pub a: OperandRows<'a>,
     /// Distance of the tiles of A; for [`ALayout::Columns`] only.
     pub a_tile: usize,
     pub b: *const f32,
@@ -30,6 +27,33 @@ pub(crate) struct TileLoop<'a> {
     /// The panel of B that will be wanted after this tile loop.
     pub b_next: *const f32,
 }
+
+/// Where rows of A lie.
+#[derive(Clone, Copy)]
+pub(crate) struct OperandRows<'a> {
+    pub start: *const f32,
+    /// For tiles of the processor: the distance of the rows.
+    pub stride: usize,
+    /// Likewise, bytes from the start of a row to the steps of each tile.
+    pub offsets: &'a [usize],
+    /// For vectors: offsets of the rows, of [`ALayout::Rows`].
+    pub rows: &'a [usize],
+    /// Likewise, the runs of their steps.
+    pub runs: &'a [Run],
+}
+
+impl OperandRows<'static> {
+    /// A packed block of A: up to [`MAX_PACKED_ROWS`] rows at [`ROW_STRIDE`], or columns.
+    pub(crate) fn packed(start: *const f32) -> OperandRows<'static> {
+        OperandRows { start, stride: ROW_STRIDE, offsets: &NEIGHBOURS, rows: &PACKED_ROWS, runs: &ONE_RUN }
+    }
+}
+
+/// Most rows of a packed block of A.
+const MAX_PACKED_ROWS: usize = LARGEST_BLOCK;
+
+/// Offsets of the rows of a packed block of A.
+static PACKED_ROWS: [usize; MAX_PACKED_ROWS] = offsets(ROW_STRIDE);
 
 /// Where the sums of a tile loop go.
 pub(crate) struct Ending<'a> {
@@ -195,9 +219,9 @@ impl SimdOp for VectorTiles<'_> {
             let width = panel::<S>().min(cols - col);
             let b = b.wrapping_add(index * b_panel);
             let b_next = if index + 1 == panels { b_next } else { b.wrapping_add(b_panel) };
-            let a_offset = match layout {
-                ALayout::Rows => start * ROW_STRIDE,
-                ALayout::Columns => tile * a_tile,
+            let (a_start, a_rows) = match layout {
+                ALayout::Rows => (a.start, a.rows[start..].as_ptr()),
+                ALayout::Columns => (a.start.wrapping_add(tile * a_tile), std::ptr::null()),
             };
             let (prefetch, prefetch_pitch) = if stream_b {
                 (b_next.wrapping_add(tile * b_share), 2 * LINE)
@@ -209,7 +233,9 @@ impl SimdOp for VectorTiles<'_> {
                 let in_buffer = store.is_some() && !accumulate;
                 let args = TileArgs {
                     depth,
-                    a: a.add(a_offset),
+                    a: a_start,
+                    a_rows,
+                    a_runs: a.runs,
                     b,
                     c: if in_buffer { buffer } else { c.add(col) },
                     c_rows: if in_buffer { BUFFER_ROWS.as_ptr() } else { c_rows.as_ptr() },
@@ -330,7 +356,7 @@ const NEAR_B: usize = 64 * 1024;
 /// # Safety
 /// As [`TileLoop::run`].
 #[inline(always)]
-unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: TileArgs) {
+unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: TileArgs<'_>) {
     let tile = tile_fn::<S>(layout, rows, width);
     // SAFETY: the caller's promises.
     unsafe {
@@ -345,7 +371,7 @@ unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: Ti
 /// # Safety
 /// As [`TileLoop::run`].
 #[cold]
-unsafe fn multiply_partial(tile: TileFn, rows: usize, width: usize, args: TileArgs) {
+unsafe fn multiply_partial(tile: TileFn, rows: usize, width: usize, args: TileArgs<'_>) {
     let mut buffer = [0.0f32; MAX_TILE_ROWS * MAX_PANEL];
     // SAFETY: the buffer holds any tile; the rest are the caller's promises.
     unsafe {
@@ -368,12 +394,15 @@ const MAX_TILE_ROWS: usize = 14;
 struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; MAX_TILE_ROWS * MAX_PANEL]);
 
 /// Offsets of the rows of a tile in a buffer.
-static BUFFER_ROWS: [usize; MAX_TILE_ROWS] = {
-    let mut offsets = [0; MAX_TILE_ROWS];
+static BUFFER_ROWS: [usize; MAX_TILE_ROWS] = offsets(MAX_PANEL);
+
+/// Offsets of rows that are `pitch` apart.
+const fn offsets<const ROWS: usize>(pitch: usize) -> [usize; ROWS] {
+    let mut offsets = [0; ROWS];
     let mut row = 0;
-    while row < offsets.len() {
-        offsets[row] = row * MAX_PANEL;
+    while row < ROWS {
+        offsets[row] = row * pitch;
         row += 1;
     }
     offsets
-};
+}

@@ -17,7 +17,7 @@ pub(crate) const MAX_POSITIONS: usize = 1024;
 pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefetch, ending: &Ending<'_>) {
     let depth = tile_loop.depth.next_multiple_of(TILE_STEPS);
     let rounds = depth / TILE_STEPS;
-    debug_assert!(tile_loop.a_offsets.len() >= rounds, "every step has its place in A");
+    debug_assert!(tile_loop.a.offsets.len() >= rounds, "every step has its place in A");
     let mut blocks = [RowTiles { start: 0, height: 0, pitch: None }; MAX_POSITIONS / TILE_STEPS];
     let count = cut_rows(tile_loop.c_rows, &mut blocks);
     let panels = tile_loop.cols.div_ceil(panel::<S>());
@@ -44,9 +44,9 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
                 row_tiles,
                 col_tiles,
                 depth,
-                a: tile_loop.a.add(row * tile_loop.a_stride),
-                a_stride: tile_loop.a_stride,
-                a_offsets: tile_loop.a_offsets.as_ptr(),
+                a: tile_loop.a.start.add(row * tile_loop.a.stride),
+                a_stride: tile_loop.a.stride,
+                a_offsets: tile_loop.a.offsets.as_ptr(),
                 b,
                 c: tile_loop.c.add(col).wrapping_add(c_rows[0]),
                 c_stride: pitch.unwrap_or(0),

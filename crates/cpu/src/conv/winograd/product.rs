@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::plan::{InputLayout, MAX_TILES, Problem};
 use super::points::POSITIONS;
-use crate::gemm::{ALayout, MAX_PANEL, MemoryBlock, Prefetch, ROW_STRIDE, TileLoop, panel};
-use crate::simd::{NEIGHBOURS, Simd, SimdOp};
+use crate::gemm::{ALayout, MAX_PANEL, MemoryBlock, OperandRows, Prefetch, TileLoop, panel};
+use crate::simd::{Simd, SimdOp};
 
 /// Multiplies the transformed input of some tiles with some columns of the transformed weights.
 pub(super) struct Multiply<'a> {
@@ -49,9 +49,7 @@ impl SimdOp for Multiply<'_> {
                     let tile_loop = TileLoop {
                         layout: ALayout::Rows,
                         depth: self.layout.chunks.range(chunk, channels).len(),
-                        a: self.input.add(self.layout.offset(chunk, position)),
-                        a_stride: ROW_STRIDE,
-                        a_offsets: &NEIGHBOURS,
+                        a: OperandRows::packed(self.input.add(self.layout.offset(chunk, position))),
                         a_tile: 0,
                         b: weights(chunk, position),
                         b_panel: channels * panel::<S>(),

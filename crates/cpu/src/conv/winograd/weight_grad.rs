@@ -16,11 +16,11 @@ use super::weights::KERNEL;
 use super::{Direction, FEWEST_CHANNELS, is_possible};
 use crate::conv::ConvDesc;
 use crate::gemm::{
-    ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, Output, PartialSum, Prefetch, ROW_STRIDE, RowBlocks,
+    ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, OperandRows, Output, PartialSum, Prefetch, RowBlocks,
     Scratch, SharedMut, TASKS, TileLoop, TypedSlice, aligned_len, column_stride, even_chunks, panel, tile_count,
     tile_start,
 };
-use crate::simd::{NEIGHBOURS, Simd, SimdOp};
+use crate::simd::{Simd, SimdOp};
 
 /// Most channels of a task's block, on both sides.
 const BLOCK: usize = 64;
@@ -280,9 +280,7 @@ impl Block<'_> {
                     let tile_loop = TileLoop {
                         layout: ALayout::Columns,
                         depth: tiles,
-                        a: self.x_side.0.add(x.offset(chunk, position)),
-                        a_stride: ROW_STRIDE,
-                        a_offsets: &NEIGHBOURS,
+                        a: OperandRows::packed(self.x_side.0.add(x.offset(chunk, position))),
                         a_tile: tile_start(rows.len(), 1, tile_count::<S>(rows.len())),
                         b,
                         b_panel: dy.chunk_stride,
