@@ -97,7 +97,8 @@ struct Phase {
 impl Phase {
     /// Rows are the phase's input pixels, elements `[taps, Cout]` of the output gradient.
     fn gather(&self, d: &ConvDesc, dy: TypedPtr) -> Gather {
-        Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis, affine: None, padded_lines: false }
+        let line = self.x.axis.taps * d.c_out;
+        Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis, affine: None, line }
     }
 
     fn taps(&self) -> usize {

@@ -74,9 +74,9 @@ pub(crate) struct Gather {
     pub x: Axis,
     /// What is done to the elements inside the image.
     pub affine: Option<AffinePtr>,
-    /// Whether each line of taps is followed by elements that count for nothing, up to the [`TILE_PIXEL`] of a step of tiles: what lies
-    /// behind it in the image, or zeros. They are multiplied by zeros, so that one that is not finite shows in the rows before it.
-    pub padded_lines: bool,
+    /// Elements of a line of taps in a row, with those behind the last tap that count for nothing: what lies there in the image, or
+    /// zeros. They are multiplied by zeros, so that one that is not finite shows in the rows before it. Padded lines are copied whole.
+    pub line: usize,
 }
 
 // SAFETY: only read, and whoever builds one vouches for its extent.
@@ -142,11 +142,17 @@ impl Gather {
         ImageRun { rows: count, lines: (rows[count - 1].y - rows[0].y) as usize + 1 }
     }
 
+    /// Whether lines are padded.
+    #[inline(always)]
+    fn has_padded_lines(&self) -> bool {
+        self.line != self.x.taps * self.channels
+    }
+
     /// Whether rows may be read as windows on images: of several taps, with pixels of whole tiles, or with lines that
     /// are padded to those.
     #[inline(always)]
     fn has_windows(&self) -> bool {
-        if self.padded_lines {
+        if self.has_padded_lines() {
             return self.y.taps <= MAX_OFFSETS;
         }
         let (taps, steps) = (self.y.taps * self.x.taps, self.channels / TILE_PIXEL);
@@ -197,7 +203,7 @@ impl Gather {
     #[inline(always)]
     fn window_offsets(&self) -> [usize; MAX_OFFSETS] {
         let mut offsets = [0; MAX_OFFSETS];
-        if self.padded_lines {
+        if self.has_padded_lines() {
             let line = self.y.tap * self.bordered_line() * self.channels * size_of::<u16>();
             for (tap, offset) in offsets[..self.y.taps].iter_mut().enumerate() {
                 *offset = tap * line;
@@ -284,13 +290,13 @@ impl Gather {
     /// As for [`copy`](RowSource::copy).
     #[inline(always)]
     unsafe fn copy_padded<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D) {
-        for (i, ky) in (range.start / TILE_PIXEL..range.end / TILE_PIXEL).enumerate() {
+        for (i, ky) in (range.start / self.line..range.end / self.line).enumerate() {
             let valid = self.inside(row.y + (ky * self.y.tap) as isize, row.x, self.x.taps);
             let line = (ky * self.y.tap * self.x.size * self.channels) as isize;
             // SAFETY: the caller's promise; what is copied lies inside the image.
             unsafe {
-                let dst = dst.at(i * TILE_PIXEL);
-                dst.zero::<S>(TILE_PIXEL);
+                let dst = dst.at(i * self.line);
+                dst.zero::<S>(self.line);
                 let src = self.src.offset(row.origin + line).add(valid.start);
                 self.take::<S, D>(row.image, src, valid.start, valid.len(), dst.at(valid.start));
             }
@@ -330,7 +336,8 @@ impl RowSource for Gather {
     unsafe fn bordered<S: Simd>(&self, rows: &[Row], dst: *mut f32) -> Option<PlacedRows> {
         let taps = self.y.taps * self.x.taps;
         let unit = if S::DOT2 { 2 } else { 1 };
-        if taps == 1 || self.x.tap != 1 || self.y.taps > MAX_RUNS || !self.channels.is_multiple_of(unit) {
+        let begins_whole = (self.x.step * self.channels).is_multiple_of(unit) && self.line.is_multiple_of(unit);
+        if taps == 1 || self.x.tap != 1 || self.y.taps > MAX_RUNS || !begins_whole {
             return None;
         }
         let pixels = self.bordered_pixels(rows);
@@ -338,27 +345,26 @@ impl RowSource for Gather {
             return None;
         }
         let mut offsets = [0; MAX_ROWS];
-        // SAFETY: the caller's promise; the images fit.
+        // SAFETY: the caller's promise; the images fit, with the padding of the last line of taps behind them.
         unsafe {
-            match S::DOT2 {
-                true => self.copy_images::<S, _>(rows, dst.cast::<u16>(), &mut offsets),
-                false => self.copy_images::<S, _>(rows, dst, &mut offsets),
-            };
+            if S::DOT2 {
+                let dst = dst.cast::<u16>();
+                self.copy_images::<S, _>(rows, dst, &mut offsets);
+                dst.add(pixels * self.channels).zero::<S>(unit);
+            } else {
+                self.copy_images::<S, _>(rows, dst, &mut offsets);
+            }
         }
-        let words = self.channels / unit;
         for offset in &mut offsets[..rows.len()] {
-            *offset *= words;
+            *offset = *offset * self.channels / unit;
         }
-        let pitch = self.y.tap * self.bordered_line() * words;
-        Some(PlacedRows { start: dst, rows: offsets, run: self.x.taps * words, pitch })
+        let pitch = self.y.tap * self.bordered_line() * self.channels / unit;
+        Some(PlacedRows { start: dst, rows: offsets, run: self.line / unit, pitch })
     }
 
     #[inline(always)]
     fn row_len(&self) -> usize {
-        match self.padded_lines {
-            true => self.y.taps * TILE_PIXEL,
-            false => self.y.taps * self.x.taps * self.channels,
-        }
+        self.y.taps * self.line
     }
 
     #[inline(always)]
@@ -393,15 +399,14 @@ impl RowSource for Gather {
             let start = self.src.offset(first.origin).add(range.start);
             return start.fusion(rows.len(), range.len(), self.channels);
         }
-        let line_len = if self.padded_lines { TILE_PIXEL } else { self.x.taps * self.channels };
-        let tap_line = (range.end - 1) / line_len * self.y.tap;
+        let tap_line = (range.end - 1) / self.line * self.y.tap;
         let line_offset = (tap_line * self.x.size * self.channels) as isize;
         self.src.offset(first.origin + line_offset).run((last.origin - first.origin) as usize)
     }
 
     #[inline(always)]
     unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D) {
-        if self.padded_lines {
+        if self.has_padded_lines() {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_padded::<S, D>(row, range, dst) };
         }

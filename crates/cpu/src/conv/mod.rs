@@ -11,9 +11,9 @@ pub mod grouped;
 pub mod winograd;
 
 use crate::gemm::{
-    Ctx, Destination, Epilogue, Input, Matrix, Origin, OuterProduct, Output, PanelSteps, RowBlocks, RowProduct,
-    Scratch, SharedMut, TypedSlice, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len,
-    packed_start, row_blocks_for, row_scratch_len,
+    Ctx, Destination, Epilogue, Input, MAX_DEPTH, Matrix, Origin, OuterProduct, Output, PanelSteps, RowBlocks,
+    RowProduct, Scratch, SharedMut, TypedSlice, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps,
+    packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::PanelFormat;
 use gather::{Axis, Gather, TILE_PIXEL};
@@ -85,20 +85,27 @@ impl ConvDesc {
     fn gather(&self, x: &Input<'_>) -> Gather {
         let src = x.elements.checked(self.input_len(), "input");
         let affine = x.affine.map(|affine| affine.checked(self.n, self.c_in));
-        Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine, padded_lines: false }
+        Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine, line: self.kw * self.c_in }
     }
 
-    /// Whether lines of the kernel are padded to steps of tiles, so that rows of the implicit matrix can be read in the image: they
-    /// fill most of a step, and windows begin at whole steps of 32 bits.
-    fn pads_lines(&self, format: PanelFormat) -> bool {
+    /// Elements of a line of the kernel in rows of the implicit matrix. Lines are padded where rows can be read in the image then: to
+    /// a step of tiles where they fill most of one, and to whole pairs; windows begin at whole pairs.
+    fn line_len(&self, format: PanelFormat) -> usize {
         let line = self.kw * self.c_in;
-        let fits = (TILE_PIXEL / 2..=TILE_PIXEL).contains(&line) && self.dilation[1] == 1;
-        format == PanelFormat::Tiles && self.kh > 1 && fits && (self.stride[1] * self.c_in).is_multiple_of(2)
+        if self.kh == 1 || self.dilation[1] != 1 || !(self.stride[1] * self.c_in).is_multiple_of(2) {
+            return line;
+        }
+        let pairs = line.next_multiple_of(2);
+        match format {
+            PanelFormat::Tiles if (TILE_PIXEL / 2..=TILE_PIXEL).contains(&line) => TILE_PIXEL,
+            PanelFormat::Dot2 if self.kh * pairs <= 2 * MAX_DEPTH => pairs,
+            _ => line,
+        }
     }
 
     /// Steps of the reduction of the forward product.
     fn forward_steps(&self, format: PanelFormat) -> usize {
-        format.steps(if self.pads_lines(format) { self.kh * TILE_PIXEL } else { self.weight_rows() })
+        format.steps(self.kh * self.line_len(format))
     }
 
     /// Packs the weights of the forward product.
@@ -107,11 +114,12 @@ impl ConvDesc {
     /// They are there, and `packed` has room for them.
     unsafe fn pack_weights(&self, ctx: Ctx<'_>, format: PanelFormat, w: TypedSlice<'_>, packed: SharedMut) {
         let matrix = self.weight_matrix(w);
-        if !self.pads_lines(format) {
+        let (line, padded) = (self.kw * self.c_in, self.line_len(format));
+        if line == padded {
             // SAFETY: the caller's promise.
             return unsafe { pack_shared(ctx, &matrix, format, packed) };
         }
-        let (line, len) = (self.kw * self.c_in, format.steps(TILE_PIXEL));
+        let len = format.steps(padded);
         for ky in 0..self.kh {
             let matrix = Matrix { src: matrix.src.add(ky * line * self.c_out), k: line, ..matrix };
             let steps = PanelSteps { start: ky * len, len, panel: self.kh * len };
@@ -181,7 +189,7 @@ pub fn forward<'a>(
     let x = x.into();
     let dtype = x.elements.dtype();
     let format = x.panel_format(ctx, dtype);
-    let source = &Gather { padded_lines: d.pads_lines(format), ..d.gather(&x) };
+    let source = &Gather { line: d.line_len(format), ..d.gather(&x) };
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
     let packed = match w.into() {

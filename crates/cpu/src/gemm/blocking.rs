@@ -56,6 +56,45 @@ pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
     RowBlocks::new(m, if limit == LARGEST_BLOCK { rows.next_multiple_of(ROW_STEP) } else { rows })
 }
 
+/// Consecutive row blocks that tasks compute, while they ask for the memory of the next one: first long runs, which are most blocks,
+/// then single ones that keep all threads busy to the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockRuns {
+    blocks: usize,
+    long: usize,
+    long_count: usize,
+}
+
+impl BlockRuns {
+    /// Runs of `blocks` blocks for a number of threads.
+    pub(super) fn new(blocks: usize, threads: usize) -> BlockRuns {
+        let long_count = LONG_RUNS * threads.max(1);
+        match blocks * 3 / 4 / long_count {
+            0 | 1 => BlockRuns { blocks, long: 1, long_count: 0 },
+            long => BlockRuns { blocks, long, long_count },
+        }
+    }
+
+    /// Number of runs.
+    pub(super) fn count(&self) -> usize {
+        self.blocks - self.long_count * (self.long - 1)
+    }
+
+    /// The blocks of a run.
+    pub(super) fn range(&self, run: usize) -> Range<usize> {
+        match run < self.long_count {
+            true => run * self.long..(run + 1) * self.long,
+            false => {
+                let block = run + self.long_count * (self.long - 1);
+                block..block + 1
+            }
+        }
+    }
+}
+
+/// Long runs of each thread.
+const LONG_RUNS: usize = 2;
+
 /// Columns of each task of a row block, where the `n` columns of `blocks` are cut: not at all unless there would be too few
 /// tasks. `threads` are given where nothing depends on how columns are cut: then there are as many pieces as keep so many
 /// equally busy, since each copies its rows of A, and as keep C in the caches.
@@ -92,4 +131,20 @@ pub(crate) fn even_chunks(total: usize, limit: usize, step: usize) -> RowBlocks 
     let count = total.div_ceil(limit).max(1);
     let length = total.div_ceil(count).next_multiple_of(step).min(limit);
     RowBlocks { count: total.div_ceil(length.max(1)).max(1), rows: length }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BlockRuns;
+
+    #[test]
+    fn runs_have_each_block_once() {
+        for blocks in 0..200 {
+            for threads in [1, 2, 7, 64] {
+                let runs = BlockRuns::new(blocks, threads);
+                let all: Vec<usize> = (0..runs.count()).flat_map(|run| runs.range(run)).collect();
+                assert_eq!(all, (0..blocks).collect::<Vec<_>>(), "{runs:?}");
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::affine::AffinePtr;
-use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, even_chunks, row_blocks_for};
+use super::blocking::{BlockRuns, LARGEST_BLOCK, column_groups, even_chunks, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::store::Store;
 use super::tile::{ALayout, LINE, MAX_DEPTH, ROW_STRIDE, Run, depth_step, panel};
@@ -46,9 +46,6 @@ const SMALL_GROUP: usize = 28;
 
 /// Elements of B that stay in the second-level cache from row block to row block.
 pub(super) const RESIDENT_B: usize = 192 * 1024;
-
-/// Most consecutive row blocks of a task.
-const MAX_RUN: usize = 4;
 
 /// Where a row of A comes from.
 #[derive(Clone, Copy, Default)]
@@ -636,15 +633,13 @@ impl<P: RowSource> RowProduct<'_, P> {
         let store = epilogue.and_then(|epilogue| epilogue.as_store());
         let store = store.map(|store| store.from(origin.row * self.ldc, 0));
         let store = store.as_ref();
-        let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
-        let runs = blocks.count.div_ceil(run);
-        ctx.pool.run(runs * groups.count, &|task, worker| {
+        let runs = BlockRuns::new(blocks.count, ctx.pool.threads());
+        ctx.pool.run(runs.count() * groups.count, &|task, worker| {
             let cols = groups.range(task % groups.count, self.n);
-            let first = task / groups.count * run;
-            let last = blocks.count.min(first + run);
-            for block in first..last {
+            let run = runs.range(task / groups.count);
+            for block in run.clone() {
                 let rows = blocks.range(block, self.m);
-                let next = if block + 1 < last { blocks.range(block + 1, self.m) } else { 0..0 };
+                let next = if block + 1 < run.end { blocks.range(block + 1, self.m) } else { 0..0 };
                 let prefetch = if next.is_empty() {
                     MemoryBlock::EMPTY
                 } else {
