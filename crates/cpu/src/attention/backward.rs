@@ -1,12 +1,13 @@
 //! The backward pass: the probabilities again, and from them the gradients of queries, keys and values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, backward_bf16, copy_rows, padded,
-    rows, worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORES_LEN, backward_bf16, copy_rows, padded, rows,
+    worker_scratch,
 };
 use crate::gemm::{
-    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, OperandRows, Prefetch, ROW_STRIDE, Scratch,
-    SharedMut, TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count, tile_start,
+    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, OperandRows, PACKED_ROWS, Prefetch,
+    ROW_STRIDE, Scratch, SharedMut, TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count,
+    tile_start,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp};
 use bessemer_ir::DType;
@@ -240,7 +241,7 @@ impl Backward<'_> {
                 b_panel: desc.depth * panel::<S>(),
                 cols: padded::<S>(part.keys.len()),
                 c,
-                c_rows: &SCORE_ROWS[..part.queries.len()],
+                c_rows: &PACKED_ROWS[..part.queries.len()],
                 accumulate: false,
             };
             // SAFETY: the caller's promises.

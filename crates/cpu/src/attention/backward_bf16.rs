@@ -4,12 +4,12 @@
 
 use super::backward::{Io, Part};
 use super::{
-    AttentionDesc, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, prefetch_output,
-    prefetch_row, rows, steps, to_operand,
+    AttentionDesc, QUERY_BLOCK, RowsTimesPanels, SCORES_LEN, copy_rows, padded, prefetch_output, prefetch_row, rows,
+    steps, to_operand,
 };
 use crate::gemm::{
-    MAX_DEPTH, Matrix, ROW_STRIDE, Scratch, SharedMut, TypedPtr, TypedSlice, aligned_len, even_chunks, packed_len,
-    panel,
+    MAX_DEPTH, Matrix, PACKED_ROWS, ROW_STRIDE, Scratch, SharedMut, TypedPtr, TypedSlice, aligned_len, even_chunks,
+    packed_len, panel,
 };
 use crate::simd::{Simd, TILE_STEPS};
 use crate::vector;
@@ -274,7 +274,7 @@ impl Backward<'_> {
                 b_panel: steps::<S>(desc.depth) * panel::<S>(),
                 cols: padded::<S>(part.keys.len()),
                 c,
-                c_rows: &SCORE_ROWS[..part.queries.len()],
+                c_rows: &PACKED_ROWS[..part.queries.len()],
                 accumulate: false,
             };
             // SAFETY: the caller's promises.

@@ -1,11 +1,12 @@
 //! The forward pass: scores, softmax, dropout and the weighted sum of the values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, prefetch_output,
-    prefetch_row, rows, steps, to_operand, worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORES_LEN, copy_rows, padded, prefetch_output, prefetch_row,
+    rows, steps, to_operand, worker_scratch,
 };
 use crate::gemm::{
-    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, even_chunks, packed_len, panel,
+    Ctx, MAX_DEPTH, Matrix, PACKED_ROWS, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, even_chunks,
+    packed_len, panel,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 use crate::vector;
@@ -158,7 +159,7 @@ impl Forward<'_> {
                     b_panel: steps::<S>(desc.depth) * panel::<S>(),
                     cols: padded::<S>(keys.len()),
                     c: buffers.scores.add(chunk * SCORES_LEN),
-                    c_rows: &SCORE_ROWS[..queries.len()],
+                    c_rows: &PACKED_ROWS[..queries.len()],
                     accumulate: false,
                 };
                 product.run::<S>();

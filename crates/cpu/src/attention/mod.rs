@@ -24,17 +24,6 @@ const QUERY_BLOCK: usize = 64;
 /// Most elements of the scores of a block against the keys of a chunk.
 const SCORES_LEN: usize = QUERY_BLOCK * ROW_STRIDE;
 
-/// Offsets of the rows of such scores.
-const SCORE_ROWS: [usize; QUERY_BLOCK] = {
-    let mut offsets = [0; QUERY_BLOCK];
-    let mut row = 0;
-    while row < QUERY_BLOCK {
-        offsets[row] = row * ROW_STRIDE;
-        row += 1;
-    }
-    offsets
-};
-
 /// Sizes and attributes of an attention.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionDesc {

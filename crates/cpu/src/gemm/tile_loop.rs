@@ -52,8 +52,8 @@ impl OperandRows<'static> {
 /// Most rows of a packed block of A.
 const MAX_PACKED_ROWS: usize = LARGEST_BLOCK;
 
-/// Offsets of the rows of a packed block of A.
-static PACKED_ROWS: [usize; MAX_PACKED_ROWS] = offsets(ROW_STRIDE);
+/// Offsets of rows at [`ROW_STRIDE`].
+pub(crate) static PACKED_ROWS: [usize; MAX_PACKED_ROWS] = offsets(ROW_STRIDE);
 
 /// Where the sums of a tile loop go.
 pub(crate) struct Ending<'a> {
