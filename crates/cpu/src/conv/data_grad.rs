@@ -2,15 +2,16 @@
 //! position modulo the stride; each phase sees its own taps and is a convolution of the output gradient with
 //! stride 1.
 
+use std::iter::StepBy;
 use std::ops::Range;
 
 use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, RowAddress, RowBlock, RowBlocks,
-    RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups, free_threads,
-    pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
+    BlockRuns, BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, RowAddress, RowBlock,
+    RowBlocks, RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups,
+    free_threads, pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp};
 
@@ -159,13 +160,18 @@ pub fn data_grad<'a>(
     let scratch = BlockScratch::new(scratch, threads);
     let groups = column_groups(blocks, d.c_in, format, free_threads(ctx, epilogue));
     let gradient = DataGrad { ctx, d, format, dy, packed, dx };
-    ctx.pool.run(blocks.count * groups.count, &|task, worker| {
-        let rows = blocks.range(task / groups.count, d.input_rows());
+    let runs = BlockRuns::new(blocks.count, threads);
+    ctx.pool.run(runs.count() * groups.count, &|task, worker| {
         let cols = groups.range(task % groups.count, d.c_in);
-        // SAFETY: extents were checked above; tasks have different rows or columns of dx.
-        unsafe { gradient.block(worker, rows.clone(), cols.clone(), scratch.of(worker)) };
-        if let Some(epilogue) = epilogue {
-            epilogue.block(worker, task / groups.count, rows, cols);
+        let run = runs.range(task / groups.count);
+        for block in run.clone() {
+            let rows = blocks.range(block, d.input_rows());
+            let next = if block + 1 < run.end { blocks.range(block + 1, d.input_rows()) } else { 0..0 };
+            // SAFETY: extents were checked above; tasks have different rows or columns of dx.
+            unsafe { gradient.block(worker, rows.clone(), next, cols.clone(), scratch.of(worker)) };
+            if let Some(epilogue) = epilogue {
+                epilogue.block(worker, block, rows, cols.clone());
+            }
         }
     });
 }
@@ -215,35 +221,52 @@ struct DataGrad<'a> {
 unsafe impl Sync for DataGrad<'_> {}
 
 impl DataGrad<'_> {
-    /// Computes rows and columns of dx on the calling thread.
+    /// Computes rows and columns of dx on the calling thread, and asks for the memory of the `next` rows.
     ///
     /// # Safety
     /// All memory is valid, the rows and columns are this task's, `a_block` has room for a block of A.
-    unsafe fn block(&self, worker: usize, rows: Range<usize>, cols: Range<usize>, a_block: *mut f32) {
+    unsafe fn block(
+        &self,
+        worker: usize,
+        rows: Range<usize>,
+        next: Range<usize>,
+        cols: Range<usize>,
+        a_block: *mut f32,
+    ) {
         let dx = self.dx.block(worker, rows.start * self.d.c_in);
-        let flush = |phase: &Phase, source: &Gather, table: &RowTable| {
-            // SAFETY: the caller's promises.
-            unsafe { self.flush(phase, source, table, cols.clone(), dx, a_block) }
-        };
         let mut table = RowTable::new();
         for phase in phases(self.d) {
             let source = phase.gather(self.d, self.dy);
+            // Rows of the only phase are those of dx.
+            let prefetch = match self.d.stride == [1, 1] && !next.is_empty() && phase.taps() > 0 {
+                true => source.fusion(next.clone(), 0..source.row_len()),
+                false => MemoryBlock::EMPTY,
+            };
+            // SAFETY: the caller's promises.
+            let flush = |table: &RowTable| unsafe {
+                self.flush(&phase, &source, table, cols.clone(), dx, a_block, prefetch);
+            };
             table.clear();
-            self.each_pixel(&phase, rows.clone(), |grid_row, pixel| {
-                table.push(source.locate(grid_row), pixel * self.d.c_in);
-                if table.is_full() {
-                    flush(&phase, &source, &table);
-                    table.clear();
+            self.each_line(&phase, rows.clone(), |grid_row, pixels| {
+                let mut row = source.locate(grid_row);
+                for pixel in pixels {
+                    table.push(row, pixel * self.d.c_in);
+                    row = source.after(row);
+                    if table.is_full() {
+                        flush(&table);
+                        table.clear();
+                    }
                 }
             });
             if !table.is_empty() {
-                flush(&phase, &source, &table);
+                flush(&table);
             }
         }
     }
 
-    /// Calls `f(row of the phase's matrix, input pixel)` for the pixels of a phase among `rows`.
-    fn each_pixel(&self, phase: &Phase, rows: Range<usize>, mut f: impl FnMut(usize, usize)) {
+    /// Calls `f(row of the phase's matrix, input pixels)` for the pixels of a phase on each line of `rows`: the first row, and a
+    /// pixel for it and for each one behind it.
+    fn each_line(&self, phase: &Phase, rows: Range<usize>, mut f: impl FnMut(usize, StepBy<Range<usize>>)) {
         let d = self.d;
         for line in rows.start / d.w..rows.end.div_ceil(d.w) {
             let (image, y) = (line / d.h, line % d.h);
@@ -254,12 +277,10 @@ impl DataGrad<'_> {
             let start = rows.start.saturating_sub(line * d.w);
             let end = d.w.min(rows.end - line * d.w);
             let first = start.saturating_sub(phase.x.phase).div_ceil(d.stride[1]);
-            for q in first..phase.x.axis.grid {
-                let x = q * d.stride[1] + phase.x.phase;
-                if x >= end {
-                    break;
-                }
-                f(grid_line * phase.x.axis.grid + q, line * d.w + x);
+            let pixels = first * d.stride[1] + phase.x.phase..end;
+            if !pixels.is_empty() {
+                let pixels = line * d.w + pixels.start..line * d.w + pixels.end;
+                f(grid_line * phase.x.axis.grid + first, pixels.step_by(d.stride[1]));
             }
         }
     }
@@ -272,6 +293,7 @@ impl DataGrad<'_> {
         cols: Range<usize>,
         c: SharedMut,
         a_block: *mut f32,
+        prefetch: MemoryBlock,
     ) {
         // SAFETY: the promises of `block`.
         unsafe {
@@ -289,7 +311,7 @@ impl DataGrad<'_> {
                 ldc: self.d.c_in,
                 accumulate: false,
                 a_block,
-                prefetch: MemoryBlock::EMPTY,
+                prefetch,
                 store: None,
             };
             block.run_product_on(self.ctx.isa, self.format);

@@ -59,7 +59,7 @@ pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
 /// Consecutive row blocks that tasks compute, while they ask for the memory of the next one: first long runs, which are most blocks,
 /// then single ones that keep all threads busy to the end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlockRuns {
+pub(crate) struct BlockRuns {
     blocks: usize,
     long: usize,
     long_count: usize,
@@ -67,7 +67,7 @@ pub(super) struct BlockRuns {
 
 impl BlockRuns {
     /// Runs of `blocks` blocks for a number of threads.
-    pub(super) fn new(blocks: usize, threads: usize) -> BlockRuns {
+    pub(crate) fn new(blocks: usize, threads: usize) -> BlockRuns {
         let long_count = LONG_RUNS * threads.max(1);
         match blocks * 3 / 4 / long_count {
             0 | 1 => BlockRuns { blocks, long: 1, long_count: 0 },
@@ -76,12 +76,12 @@ impl BlockRuns {
     }
 
     /// Number of runs.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.blocks - self.long_count * (self.long - 1)
     }
 
     /// The blocks of a run.
-    pub(super) fn range(&self, run: usize) -> Range<usize> {
+    pub(crate) fn range(&self, run: usize) -> Range<usize> {
         match run < self.long_count {
             true => run * self.long..(run + 1) * self.long,
             false => {

@@ -34,7 +34,7 @@ pub(crate) use store::{FinishedRows, Source};
 pub use typed_slice::{TypedSlice, Weights};
 
 pub(crate) use affine::AffinePtr;
-pub(crate) use blocking::{TASKS, column_groups, even_chunks, row_blocks_for};
+pub(crate) use blocking::{BlockRuns, TASKS, column_groups, even_chunks, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use outer::{OuterProduct, PartialSum, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
