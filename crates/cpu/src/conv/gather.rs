@@ -401,7 +401,7 @@ impl RowSource for Gather {
         }
         let tap_line = (range.end - 1) / self.line * self.y.tap;
         let line_offset = (tap_line * self.x.size * self.channels) as isize;
-        self.src.offset(first.origin + line_offset).run((last.origin - first.origin) as usize)
+        self.src.offset(first.origin + line_offset).run((last.origin - first.origin).max(0) as usize)
     }
 
     #[inline(always)]
