@@ -23,7 +23,7 @@ pub(crate) use streams::Stream;
 
 use crate::doctor::Examination;
 use crate::samples::Sample;
-use bessemer_train::events::{BenchResult, EndInfo, EvalInfo, EventError, PlanInfo, RunInfo, StepInfo};
+use bessemer_train::events::{BenchResult, EndInfo, EvalInfo, EventError, PlanInfo, RanksInfo, RunInfo, StepInfo};
 use bessemer_train::tasks::class_scores::ClassTables;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +53,8 @@ pub struct Run {
     pub(crate) info: Option<RunInfo>,
     pub(crate) plans: Vec<PlanInfo>,
     pub(crate) steps: Vec<(u64, StepInfo)>,
+    /// How long steps took on each rank.
+    pub(crate) ranks: Vec<RanksInfo>,
     pub(crate) evals: Vec<(u64, EvalInfo)>,
     pub(crate) checkpoints: usize,
     pub(crate) warnings: Vec<String>,

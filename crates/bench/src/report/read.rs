@@ -103,7 +103,7 @@ fn take_events(path: PathBuf, events: Vec<Event>, report: &mut Report) {
             EventBody::Run(info) => run.info = Some(*info),
             EventBody::Plan(info) => run.plans.push(info),
             EventBody::Step(info) => run.steps.push((step, info)),
-            EventBody::Ranks(_) => {}
+            EventBody::Ranks(info) => run.ranks.push(info),
             EventBody::Eval(info) => run.evals.push((step, info)),
             EventBody::Checkpoint(_) => run.checkpoints += 1,
             EventBody::Warning(info) => run.warnings.push(info.message),

@@ -1,5 +1,5 @@
 //! The tables that published results of these models have: training performance with the speed-up of 16 bits and weak scaling,
-//! inference latency, accuracy, stability over seeds; and where the time of a step goes.
+//! inference latency, accuracy, stability over seeds; the time of a step on each rank, and where it goes.
 
 use super::charts::{Bar, Bars, Chart, Tone};
 use super::{Run, seeds, view};
@@ -9,7 +9,7 @@ use crate::profile::gflops;
 use crate::scaling;
 use crate::show;
 use crate::stats::{mean, sample_deviation};
-use bessemer_train::events::{BenchResult, KernelTime, Status};
+use bessemer_train::events::{BenchResult, KernelTime, RankTimes, RanksInfo, Status};
 use bessemer_train::tasks::MetricSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Vec<TableView> {
     let mut tables: Vec<TableView> =
         [training(&measured), inference(&measured), accuracy(runs), stability(runs)].into_iter().flatten().collect();
     tables.extend(scaling::tables(results).into_iter().map(of_ranks));
+    tables.extend(runs.iter().filter_map(pace));
     tables.extend(measured.iter().filter(|result| !result.kernels.is_empty()).map(|result| breakdown(result)));
     tables
 }
@@ -203,6 +204,35 @@ fn stability(runs: &[Run]) -> Option<TableView> {
         header: strings(["work", "metric", "runs", "values", "mean", "standard deviation"]),
         rows,
         note: "Runs of one recipe that differ in their seed alone; deviation of a sample.",
+        chart: None,
+    })
+}
+
+/// How long a step of a run took on each of its ranks; where the run was resumed on another number of ranks, on the last ones.
+fn pace(run: &Run) -> Option<TableView> {
+    let count = run.ranks.last()?.ranks.len();
+    let windows: Vec<&RanksInfo> = run.ranks.iter().filter(|window| window.ranks.len() == count).collect();
+    let steps: u64 = windows.iter().map(|window| window.steps).sum();
+    let mean_ms = |rank: usize, seconds: fn(&RankTimes) -> f64| {
+        let total: f64 = windows.iter().map(|window| window.steps as f64 * seconds(&window.ranks[rank])).sum();
+        1e3 * total / steps.max(1) as f64
+    };
+    let hosts = run.info.as_ref().map_or(&[][..], |info| &info.hosts);
+    let host = |rank: usize| hosts.get(rank).map_or_else(|| "–".to_owned(), Clone::clone);
+    let own: Vec<f64> = (0..count).map(|rank| mean_ms(rank, |times| times.data_s + times.compute_s)).collect();
+    let fastest = own.iter().copied().fold(f64::INFINITY, f64::min);
+    let row = |rank: usize| {
+        let means = [mean_ms(rank, |times| times.data_s), mean_ms(rank, |times| times.compute_s)];
+        let shown = means.into_iter().chain([mean_ms(rank, |times| times.comm_s)]).map(|ms| show::significant(ms, 3));
+        let names = [rank.to_string(), host(rank)].into_iter();
+        names.chain(shown).chain([format!("{:.2} x", own[rank] / fastest.max(1e-12))]).collect()
+    };
+    Some(TableView {
+        title: format!("A step on each rank: {}, mean of {steps} steps", run.name),
+        header: strings(["rank", "host", "data ms", "computing ms", "waiting for others ms", "of the fastest"]),
+        rows: (0..count).map(row).collect(),
+        note: "The last column is data and computing together, beside the rank that has least: the others wait for the slowest. On GPUs \
+               waiting is part of computing.",
         chart: None,
     })
 }

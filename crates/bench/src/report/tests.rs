@@ -5,7 +5,8 @@ use crate::measure::{self, MeasureError};
 use crate::workload::Mode;
 use bessemer_data::{FileFormat, Image};
 use bessemer_train::events::{
-    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, Ratio, Status, Verdict, WorkCheck,
+    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, RankTimes, RanksInfo, Ratio, Status,
+    Verdict, WorkCheck,
 };
 use std::fs;
 use tempfile::TempDir;
@@ -296,6 +297,24 @@ fn a_run_that_failed_says_so_first() {
     let values: Vec<&str> = found.iter().map(|figure| &*figure.value).collect();
     assert_eq!(values, ["2.500", "8.00", "failed", "1 warning"]);
     assert!(page(&report).contains("failed: out of disk") && page(&report).contains("warning: careful"));
+}
+
+#[test]
+fn ranks_stand_side_by_side() {
+    let times = |data_s, compute_s, comm_s| RankTimes { data_s, compute_s, comm_s };
+    let window = |steps, ranks: &[RankTimes]| RanksInfo { steps, ranks: ranks.to_vec() };
+    let ranks = vec![
+        window(50, &[times(9.0, 9.0, 9.0); 3]),
+        window(50, &[times(0.0, 0.1, 0.2), times(0.1, 0.2, 0.0)]),
+        window(150, &[times(0.0, 0.1, 0.1), times(0.1, 0.1, 0.0)]),
+    ];
+    let info = RunInfo { hosts: vec!["left".into(), "right".into()], ..RunInfo::default() };
+    let run = Run { name: "a".into(), info: Some(info), ranks, ..Run::default() };
+    let report = Report { runs: vec![run], ..Report::default() };
+    let text = report.to_markdown("A report", Path::new(".")).unwrap();
+    assert!(text.contains("A step on each rank: a, mean of 200 steps"), "{text}");
+    assert!(text.contains("\n| 0 | left | 0 | 100.0 | 125.0 | 1.00 x |\n"), "{text}");
+    assert!(text.contains("\n| 1 | right | 100.0 | 125.0 | 0 | 2.25 x |\n"), "{text}");
 }
 
 #[test]

@@ -381,11 +381,11 @@ impl<P: RowSource> RowBlock<'_, P> {
         let row_len = self.source.row_len();
         let in_place = |row: &Row| self.source.in_place(*row, 0..row_len);
         let Some(start) = in_place(first).filter(|_| rows.iter().all(|row| in_place(row).is_some())) else {
+            if self.cols.len() > MAX_WINDOW_COLS {
+                return None;
+            }
             // SAFETY: the caller's promises.
-            return match self.cols.len() <= MAX_WINDOW_COLS {
-                true => unsafe { self.source.bordered::<S>(rows, self.a_block) },
-                false => None,
-            };
+            return unsafe { self.source.bordered::<S>(rows, self.a_block) };
         };
         let (start, unit) = match S::DOT2 {
             true => (start.as_16().cast::<f32>(), 2),

@@ -156,6 +156,13 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize
     unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, KS>(t)) }
 }
 
+/// Steps of a round, one after the other.
+macro_rules! steps {
+    ($S:ty, $rows:expr, $vectors:expr, $ks:expr, $acc:expr, $a:expr, $offsets:expr, $b:expr, [$($i:literal)*]) => {
+        $(step::<$S, $rows, $vectors>($acc, $a.add($i * $ks), $offsets, $b.add($i * panel::<$S>()));)*
+    };
+}
+
 #[inline(always)]
 unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
     // SAFETY: the promises of `tile`, and it is called under `vectorize`.
@@ -184,16 +191,7 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: 
                     prefetch = prefetch.wrapping_add(t.prefetch_pitch);
                 }
                 // Not as a loop, which compilers do not unroll for many rows.
-                let mut step =
-                    |i: usize| step::<S, ROWS, VECTORS>(&mut acc, a.add(i * KS), &rows, b.add(i * panel::<S>()));
-                step(0);
-                step(1);
-                step(2);
-                step(3);
-                step(4);
-                step(5);
-                step(6);
-                step(7);
+                steps!(S, ROWS, VECTORS, KS, &mut acc, a, &rows, b, [0 1 2 3 4 5 6 7]);
                 a = a.add(ROUND * KS);
                 b = b.add(ROUND * panel::<S>());
             }
@@ -228,7 +226,7 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
             *x = S::load(b.add(v * S::LANES));
         }
         for (r, row) in acc.iter_mut().enumerate() {
-            let x = S::splat(*a.add(rows[r]));
+            let x = S::splat(*a.wrapping_add(rows[r]));
             for (sum, &y) in row.iter_mut().zip(&bs) {
                 *sum = S::multiply(x, y, *sum);
             }
