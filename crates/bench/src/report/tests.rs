@@ -313,8 +313,8 @@ fn ranks_stand_side_by_side() {
     let report = Report { runs: vec![run], ..Report::default() };
     let text = report.to_markdown("A report", Path::new(".")).unwrap();
     assert!(text.contains("A step on each rank: a, mean of 200 steps"), "{text}");
-    assert!(text.contains("\n| 0 | left | 0 | 100.0 | 125.0 | 1.00 x |\n"), "{text}");
-    assert!(text.contains("\n| 1 | right | 100.0 | 125.0 | 0 | 2.25 x |\n"), "{text}");
+    assert!(text.contains("\n| 0 | left | 0 | 100 | 125 | 1.00 x |\n"), "{text}");
+    assert!(text.contains("\n| 1 | right | 100 | 125 | 0 | 2.25 x |\n"), "{text}");
 }
 
 #[test]
