@@ -148,11 +148,18 @@ impl Gather {
         self.line != self.x.taps * self.channels
     }
 
+    /// Whether each line of neighbouring taps is one step of tiles, and begins at whole pairs.
+    #[inline(always)]
+    fn has_lines_of_a_step(&self) -> bool {
+        let begins_whole = (self.x.step * self.channels).is_multiple_of(2);
+        self.line == TILE_PIXEL && self.y.taps > 1 && self.x.tap == 1 && begins_whole
+    }
+
     /// Whether rows may be read as windows on images: of several taps, with pixels of whole tiles, or with lines that
-    /// are padded to those.
+    /// are a step of those.
     #[inline(always)]
     fn has_windows(&self) -> bool {
-        if self.has_padded_lines() {
+        if self.has_lines_of_a_step() {
             return self.y.taps <= MAX_OFFSETS;
         }
         let (taps, steps) = (self.y.taps * self.x.taps, self.channels / TILE_PIXEL);
@@ -203,7 +210,7 @@ impl Gather {
     #[inline(always)]
     fn window_offsets(&self) -> [usize; MAX_OFFSETS] {
         let mut offsets = [0; MAX_OFFSETS];
-        if self.has_padded_lines() {
+        if self.has_lines_of_a_step() {
             let line = self.y.tap * self.bordered_line() * self.channels * size_of::<u16>();
             for (tap, offset) in offsets[..self.y.taps].iter_mut().enumerate() {
                 *offset = tap * line;
