@@ -219,13 +219,18 @@ fn pace(run: &Run) -> Option<TableView> {
     };
     let hosts = run.info.as_ref().map_or(&[][..], |info| &info.hosts);
     let host = |rank: usize| hosts.get(rank).map_or_else(|| "–".to_owned(), Clone::clone);
-    let own: Vec<f64> = (0..count).map(|rank| mean_ms(rank, |times| times.data_s + times.compute_s)).collect();
+    let own: Vec<f64> = (0..count).map(|rank| mean_ms(rank, RankTimes::own_s)).collect();
     let fastest = own.iter().copied().fold(f64::INFINITY, f64::min);
     let row = |rank: usize| {
-        let means = [mean_ms(rank, |times| times.data_s), mean_ms(rank, |times| times.compute_s)];
-        let shown = means.into_iter().chain([mean_ms(rank, |times| times.comm_s)]).map(|ms| show::significant(ms, 3));
-        let names = [rank.to_string(), host(rank)].into_iter();
-        names.chain(shown).chain([format!("{:.2} x", own[rank] / fastest.max(1e-12))]).collect()
+        let shown = |seconds: fn(&RankTimes) -> f64| show::significant(mean_ms(rank, seconds), 3);
+        vec![
+            rank.to_string(),
+            host(rank),
+            shown(|times| times.data_s),
+            shown(|times| times.compute_s),
+            shown(|times| times.comm_s),
+            format!("{:.2} x", own[rank] / fastest.max(1e-12)),
+        ]
     };
     Some(TableView {
         title: format!("A step on each rank: {}, mean of {steps} steps", run.name),

@@ -163,10 +163,9 @@ pub fn data_grad<'a>(
     let runs = BlockRuns::new(blocks.count, threads);
     ctx.pool.run(runs.count() * groups.count, &|task, worker| {
         let cols = groups.range(task % groups.count, d.c_in);
-        let run = runs.range(task / groups.count);
-        for block in run.clone() {
+        for (block, next) in runs.blocks(task / groups.count) {
             let rows = blocks.range(block, d.input_rows());
-            let next = if block + 1 < run.end { blocks.range(block + 1, d.input_rows()) } else { 0..0 };
+            let next = next.map(|next| blocks.range(next, d.input_rows()));
             // SAFETY: extents were checked above; tasks have different rows or columns of dx.
             unsafe { gradient.block(worker, rows.clone(), next, cols.clone(), scratch.of(worker)) };
             if let Some(epilogue) = epilogue {
@@ -229,7 +228,7 @@ impl DataGrad<'_> {
         &self,
         worker: usize,
         rows: Range<usize>,
-        next: Range<usize>,
+        next: Option<Range<usize>>,
         cols: Range<usize>,
         a_block: *mut f32,
     ) {
@@ -238,10 +237,8 @@ impl DataGrad<'_> {
         for phase in phases(self.d) {
             let source = phase.gather(self.d, self.dy);
             // Rows of the only phase are those of dx.
-            let prefetch = match self.d.stride == [1, 1] && !next.is_empty() && phase.taps() > 0 {
-                true => source.fusion(next.clone(), 0..source.row_len()),
-                false => MemoryBlock::EMPTY,
-            };
+            let next = next.clone().filter(|_| self.d.stride == [1, 1] && phase.taps() > 0);
+            let prefetch = next.map_or(MemoryBlock::EMPTY, |next| source.fusion(next, 0..source.row_len()));
             // SAFETY: the caller's promises.
             let flush = |table: &RowTable| unsafe {
                 self.flush(&phase, &source, table, cols.clone(), dx, a_block, prefetch);

@@ -80,15 +80,17 @@ impl BlockRuns {
         self.blocks - self.long_count * (self.long - 1)
     }
 
-    /// The blocks of a run.
-    pub(crate) fn range(&self, run: usize) -> Range<usize> {
-        match run < self.long_count {
+    /// The blocks of a run, each with the one after it in the run.
+    pub(crate) fn blocks(&self, run: usize) -> impl Iterator<Item = (usize, Option<usize>)> {
+        let range = match run < self.long_count {
             true => run * self.long..(run + 1) * self.long,
             false => {
                 let block = run + self.long_count * (self.long - 1);
                 block..block + 1
             }
-        }
+        };
+        let end = range.end;
+        range.map(move |block| (block, Some(block + 1).filter(|next| *next < end)))
     }
 }
 
@@ -142,7 +144,13 @@ mod tests {
         for blocks in 0..200 {
             for threads in [1, 2, 7, 64] {
                 let runs = BlockRuns::new(blocks, threads);
-                let all: Vec<usize> = (0..runs.count()).flat_map(|run| runs.range(run)).collect();
+                let mut all = Vec::new();
+                for run in 0..runs.count() {
+                    let (own, next): (Vec<usize>, Vec<Option<usize>>) = runs.blocks(run).unzip();
+                    let behind = own[1..].iter().copied().map(Some).chain([None]);
+                    assert_eq!(next, behind.collect::<Vec<_>>(), "{runs:?}");
+                    all.extend(own);
+                }
                 assert_eq!(all, (0..blocks).collect::<Vec<_>>(), "{runs:?}");
             }
         }

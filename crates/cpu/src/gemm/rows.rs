@@ -1,4 +1,4 @@
-//! Products by blocks of output rows: `A` is copied row by row into a block, `B` is packed before and shared.
+//! Products by blocks of output rows: rows of `A` are read where they lie, or copied into a block; `B` is packed before and shared.
 
 use std::ops::Range;
 
@@ -636,15 +636,11 @@ impl<P: RowSource> RowProduct<'_, P> {
         let runs = BlockRuns::new(blocks.count, ctx.pool.threads());
         ctx.pool.run(runs.count() * groups.count, &|task, worker| {
             let cols = groups.range(task % groups.count, self.n);
-            let run = runs.range(task / groups.count);
-            for block in run.clone() {
+            for (block, next) in runs.blocks(task / groups.count) {
                 let rows = blocks.range(block, self.m);
-                let next = if block + 1 < run.end { blocks.range(block + 1, self.m) } else { 0..0 };
-                let prefetch = if next.is_empty() {
-                    MemoryBlock::EMPTY
-                } else {
-                    self.source.fusion(next, 0..self.source.row_len())
-                };
+                let prefetch = next.map_or(MemoryBlock::EMPTY, |next| {
+                    self.source.fusion(blocks.range(next, self.m), 0..self.source.row_len())
+                });
                 // SAFETY: the caller's promises; tasks have different rows or columns.
                 unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };
                 let Some(epilogue) = epilogue else { continue };

@@ -156,13 +156,6 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize
     unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, KS>(t)) }
 }
 
-/// Steps of a round, one after the other.
-macro_rules! steps {
-    ($S:ty, $rows:expr, $vectors:expr, $ks:expr, $acc:expr, $a:expr, $offsets:expr, $b:expr, [$($i:literal)*]) => {
-        $(step::<$S, $rows, $vectors>($acc, $a.add($i * $ks), $offsets, $b.add($i * panel::<$S>()));)*
-    };
-}
-
 #[inline(always)]
 unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
     // SAFETY: the promises of `tile`, and it is called under `vectorize`.
@@ -190,8 +183,13 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: 
                     S::prefetch(prefetch.wrapping_add(LINE));
                     prefetch = prefetch.wrapping_add(t.prefetch_pitch);
                 }
-                // Not as a loop, which compilers do not unroll for many rows.
-                steps!(S, ROWS, VECTORS, KS, &mut acc, a, &rows, b, [0 1 2 3 4 5 6 7]);
+                // Not as a loop, which compilers do not unroll for many rows, nor a closure, which they do not inline.
+                macro_rules! steps {
+                    ($($i:literal)*) => {
+                        $(step::<S, ROWS, VECTORS>(&mut acc, a.add($i * KS), &rows, b.add($i * panel::<S>()));)*
+                    };
+                }
+                steps!(0 1 2 3 4 5 6 7);
                 a = a.add(ROUND * KS);
                 b = b.add(ROUND * panel::<S>());
             }

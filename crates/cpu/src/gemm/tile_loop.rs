@@ -1,4 +1,4 @@
-//! Tiles over a block of `C`, from packed blocks of `A` and `B`.
+//! Tiles over a block of `C`, from rows or packed columns of `A` and packed panels of `B`.
 
 use super::blocking::LARGEST_BLOCK;
 use super::store::{FinishedRows, Source, Store};
@@ -7,7 +7,7 @@ use super::tiles;
 use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 use std::ops::Range;
 
-/// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
+/// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]`, with B packed.
 pub(crate) struct TileLoop<'a> {
     pub layout: ALayout,
     pub depth: usize,

@@ -41,7 +41,7 @@ impl Pace {
 
 impl RankTimes {
     /// Seconds of a step in which the rank did not wait for others.
-    fn own_s(&self) -> f64 {
+    pub fn own_s(&self) -> f64 {
         self.data_s + self.compute_s
     }
 }
