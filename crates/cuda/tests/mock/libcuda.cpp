@@ -60,7 +60,8 @@ struct event {
 };
 struct module { void* library; };
 struct function {
-    int (*launch)(const unsigned*, const unsigned*, void**, int, int (*is_known)(const void*), int (*guard)(int (*)(void*), void*));
+    int (*launch)(const unsigned*, const unsigned*, void**, int, int (*is_known)(const void*), char* (*memory)(size_t),
+                  int (*guard)(int (*)(void*), void*));
     int (*take)(void**, uint64_t*);
 };
 struct executable { std::shared_ptr<nodes> work; };
@@ -113,6 +114,14 @@ void on_fault(int number, siginfo_t*, void*) {
     if (landing) siglongjmp(*landing, 1);
     // Not a kernel's: the instruction faults again, where it is reported as ever.
     sigaction(number, number == SIGSEGV ? &before_segv : &before_bus, nullptr);
+}
+
+// At least so much memory, which the thread keeps.
+char* memory_of_thread(size_t bytes) {
+    static thread_local std::unique_ptr<char[]> kept;
+    static thread_local size_t room;
+    if (room < bytes) kept.reset(new char[room = bytes]);
+    return kept.get();
 }
 
 // Runs a kernel. An access to what is no memory ends it, as on a GPU.
@@ -575,7 +584,7 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
         std::vector<void*> pointers;
         for (uint64_t& value : kept) pointers.push_back(&value);
         unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-        return f->launch(grid, block, pointers.data(), reverse, is_known, guard);
+        return f->launch(grid, block, pointers.data(), reverse, is_known, memory_of_thread, guard);
     });
 }
 

@@ -179,14 +179,22 @@ struct run {
         };
         const numbers vx = first == 706 ? none : operand(tx), vw = first == 712 ? none : operand(tw), vy = first == 700 ? none : operand(ty);
         int64_t groups = x.dims[1] / w.dims[1], of_group = w.dims[0] / groups;
-        y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
-            for (int64_t c = 0; c < w.dims[1]; ++c) for (int64_t r = 0; r < w.dims[2]; ++r) for (int64_t s = 0; s < w.dims[3]; ++s) {
-                int64_t row = p * stride[0] + r * dilation[0] - padding[0], col = q * stride[1] + s * dilation[1] - padding[1];
-                if (row < 0 || col < 0 || row >= x.dims[2] || col >= x.dims[3]) continue;
-                int64_t ix = x.at(n, k / of_group * w.dims[1] + c, row, col), iw = w.at(k, c, r, s), iy = y.at(n, k, p, q);
-                if (first == 700) result[iy] += vx[ix] * vw[iw];
-                if (first == 706) result[ix] += vy[iy] * vw[iw];
-                if (first == 712) result[iw] += vy[iy] * vx[ix];
+        // A line of y, from ix, iy on, with one weight: the inner loop has no decisions.
+        auto add = [&](int64_t ix, int64_t iy, int64_t iw, int64_t count) {
+            int64_t step = stride[1];
+            if (first == 700) for (int64_t q = 0; q < count; ++q) result[iy + q] += vx[ix + q * step] * vw[iw];
+            if (first == 706) for (int64_t q = 0; q < count; ++q) result[ix + q * step] += vy[iy + q] * vw[iw];
+            if (first == 712) for (int64_t q = 0; q < count; ++q) result[iw] += vy[iy + q] * vx[ix + q * step];
+        };
+        for (int64_t n = 0; n < y.dims[0]; ++n) w.each([&](int64_t k, int64_t c, int64_t r, int64_t s) {
+            int64_t left = s * dilation[1] - padding[1], begin = 0, end = y.dims[3];
+            while (begin < end && left + begin * stride[1] < 0) ++begin;
+            while (begin < end && left + (end - 1) * stride[1] >= x.dims[3]) --end;
+            for (int64_t p = 0; p < y.dims[2] && begin < end; ++p) {
+                int64_t row = p * stride[0] + r * dilation[0] - padding[0];
+                if (row < 0 || row >= x.dims[2]) continue;
+                int64_t ix = x.at(n, k / of_group * w.dims[1] + c, row, left + begin * stride[1]);
+                add(ix, y.at(n, k, p, begin), w.at(k, c, r, s), end - begin);
             }
         });
         store(target, result);

@@ -1,17 +1,17 @@
 // Runs the text of a CUDA kernel on the host: every thread of a block is a fiber. A fiber runs until it waits for its
 // warp (shuffles) or for its block (barriers). Warps run one after the other, each as far as it comes, so that what one
 // warp reads of another without a barrier between them is wrong. Shared memory is poisoned before each block. Threads of
-// kernels that never wait run one after the other.
+// kernels that never wait run one after the other. Fibers change places by `_longjmp`: unlike `swapcontext`, which is for the first
+// time alone, it asks the system for nothing.
 
 // Headers that compile fast: those of C++ and those that it wraps take longer than a kernel.
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
 
 extern "C" {
-void* malloc(size_t);
-void free(void*);
 float expf(float), exp2f(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
 float truncf(float), fabsf(float), powf(float, float), fmaxf(float, float), fminf(float, float);
 double log(double), log2(double), sqrt(double), sin(double), cos(double), floor(double), ceil(double);
@@ -47,8 +47,8 @@ struct copy { void* to; const void* from; size_t bytes, room; };
 const unsigned MOST_COPIES = 64;
 
 struct fiber {
-    ucontext_t context;
-    char* stack;
+    jmp_buf context;
+    bool has_begun;
     state at;
     uint3 thread;
     uint64_t slot;
@@ -60,8 +60,9 @@ struct fiber {
 };
 
 static fiber fibers[MOST];
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned current;
+static char* stacks;
 static void** parameters;
 static void (*body)();
 static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
@@ -71,18 +72,34 @@ extern "C" char __stop_shim_shared __attribute__((weak, visibility("hidden")));
 
 inline void wait(state at) {
     fibers[current].at = at;
-    swapcontext(&fibers[current].context, &scheduler);
+    if (!_setjmp(fibers[current].context)) _longjmp(scheduler, 1);
 }
 
+// A fiber runs the same thread of block after block.
 static void run() {
-    body();
-    wait(DONE);
+    for (;;) {
+        body();
+        wait(DONE);
+    }
+}
+
+inline void begin(unsigned id) {
+    ucontext_t begin;
+    getcontext(&begin);
+    begin.uc_stack.ss_sp = stacks + id * STACK;
+    begin.uc_stack.ss_size = STACK;
+    begin.uc_link = 0;
+    makecontext(&begin, run, 0);
+    fibers[id].has_begun = true;
+    setcontext(&begin);
 }
 
 inline void resume(unsigned id) {
     current = id;
     threadIdx = fibers[id].thread;
-    swapcontext(&scheduler, &fibers[id].context);
+    if (_setjmp(scheduler)) return;
+    if (fibers[id].has_begun) _longjmp(fibers[id].context, 1);
+    begin(id);
 }
 
 // Runs a warp until all its lanes are done or wait for the block. 0 where lanes wait for different things for ever.
@@ -108,12 +125,6 @@ inline int run_block(unsigned threads, bool reverse) {
     if (&__start_shim_shared) memset(&__start_shim_shared, 0xff, &__stop_shim_shared - &__start_shim_shared);
     for (unsigned id = 0; id < threads; ++id) {
         fiber& f = fibers[id];
-        if (!f.stack) f.stack = (char*)malloc(STACK);
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack;
-        f.context.uc_stack.ss_size = STACK;
-        f.context.uc_link = 0;
-        makecontext(&f.context, run, 0);
         f.at = READY;
         f.turn = f.begun = 0;
         f.thread = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
@@ -143,9 +154,10 @@ inline void run_alone(unsigned threads, bool reverse) {
 // The driver's codes: illegal address, launch failure.
 enum { ILLEGAL_ADDRESS = 700, FAILED = 719 };
 
-// What the driver gives to a launch: whether it knows an address, and a call of `work` that answers `ILLEGAL_ADDRESS` where it reads or
+// What the driver gives to a launch: whether it knows an address, memory that the thread keeps from launch to launch, and a call of `work` that answers `ILLEGAL_ADDRESS` where it reads or
 // writes what is no memory.
 typedef int is_known_to(const void*);
+typedef char* memory_of(size_t bytes);
 typedef int guard_to(int (*work)(void*), void* data);
 
 struct order { bool reverse, waits; };
@@ -163,16 +175,14 @@ static int run_blocks(void* data) {
     return good ? 0 : FAILED;
 }
 
-inline int launch(const unsigned* grid, const unsigned* block, void** values, order how, guard_to* guard) {
+inline int launch(const unsigned* grid, const unsigned* block, void** values, order how, memory_of* memory, guard_to* guard) {
     pthread_mutex_lock(&one_launch);
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     parameters = values;
+    if (how.waits) stacks = memory(MOST * STACK);
+    for (fiber& f : fibers) f.has_begun = false;
     int code = guard(run_blocks, &how);
-    for (unsigned id = 0; how.waits && id < MOST; ++id) {
-        free(fibers[id].stack);
-        fibers[id].stack = 0;
-    }
     pthread_mutex_unlock(&one_launch);
     return code;
 }
@@ -194,10 +204,11 @@ template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
         return (known(*(A*)values[I], is_known) & ... & 1);
     }
 
-    static int run(const unsigned* grid, const unsigned* block, void** values, order how, is_known_to* is_known, guard_to* guard) {
+    static int run(const unsigned* grid, const unsigned* block, void** values, order how, is_known_to* is_known, memory_of* memory,
+                   guard_to* guard) {
         if (!all_known(values, is_known, typename count<sizeof...(A)>::to())) return ILLEGAL_ADDRESS;
         body = call_all;
-        return launch(grid, block, values, how, guard);
+        return launch(grid, block, values, how, memory, guard);
     }
 
     template <size_t... I> static void copy(void** values, uint64_t* to, numbers<I...>) {
@@ -311,9 +322,9 @@ static inline void add_product(float (&c)[4], const unsigned (&a)[4], unsigned b
     }
 }
 
-#define SHIM_ENTRY(name, waits)                                                                                    \
-    extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,     \
-                                      shim::is_known_to* is_known, shim::guard_to* guard) {                        \
-        return shim::entry<name>::run(grid, block, values, {reverse != 0, waits}, is_known, guard);                \
-    }                                                                                                              \
+#define SHIM_ENTRY(name, waits)                                                                                      \
+    extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,       \
+                                      shim::is_known_to* is_known, shim::memory_of* memory, shim::guard_to* guard) { \
+        return shim::entry<name>::run(grid, block, values, {reverse != 0, waits}, is_known, memory, guard);          \
+    }                                                                                                                \
     extern "C" int shim_take_##name(void** values, uint64_t* to) { return shim::entry<name>::take(values, to); }
