@@ -75,7 +75,7 @@ pub(crate) struct Vector<S: Simd>(S::V);
 
 impl<S: Simd> Vector<S> {
     /// # Safety
-    /// What is done with them is called, and inlined, under `S::vectorize`.
+    /// What is done with them is called, and inlined, under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn new(v: S::V) -> Vector<S> {
         Vector(v)

@@ -179,7 +179,7 @@ impl Backward<'_> {
     }
 
     /// # Safety
-    /// The promises of [`run`]. Called under `S::vectorize`.
+    /// The promises of [`run`]. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn pack_keys<S: Simd>(&self, keys: Range<usize>) {
         let (desc, buffers) = (self.desc, &self.buffers);
@@ -197,7 +197,7 @@ impl Backward<'_> {
     /// Packs `count` rows of a head as the second operand of a product whose reduction goes over them.
     ///
     /// # Safety
-    /// They are there and there is room for whole panels. Called under `S::vectorize`.
+    /// They are there and there is room for whole panels. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn pack_rows<S: Simd>(&self, src: TypedPtr, count: usize, dst: SharedMut) {
         let desc = self.desc;
@@ -283,7 +283,7 @@ impl Backward<'_> {
     /// Copies probabilities and gradients of the scores to tiles whose rows are keys.
     ///
     /// # Safety
-    /// They were computed. Called under `S::vectorize`.
+    /// They were computed. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn transpose<S: Simd>(&self, part: &Part) {
         let (queries, keys) = (part.queries.len(), part.keys.len());

@@ -144,7 +144,7 @@ impl Backward<'_> {
     /// Prefetches what is read of a query, if it is there.
     ///
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     #[inline(always)]
     unsafe fn prefetch_query<S: Simd>(&self, query: usize) {
         let desc = self.desc;
@@ -162,7 +162,7 @@ impl Backward<'_> {
     /// Prefetches the output of the query in row `i` of a part and, where no queries follow, its share of those of the keys.
     ///
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     #[inline(always)]
     unsafe fn prefetch_outputs<S: Simd>(&self, part: &Part, i: usize) {
         let (desc, queries) = (self.desc, part.queries.len());
@@ -232,7 +232,7 @@ impl Backward<'_> {
     /// Transposes `count` rows of the elements of a head to rows of pairs of `[D, Sq]`.
     ///
     /// # Safety
-    /// They are there, and there is room for whole tiles. Called under `S::vectorize`.
+    /// They are there, and there is room for whole tiles. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn transpose<S: Simd>(&self, rows: SharedMut, count: usize, dst: SharedMut) {
         let (depth, pairs) = (self.desc.depth, self.buffers.pairs);
@@ -285,7 +285,7 @@ impl Backward<'_> {
     /// Makes probabilities of scores, and gradients of the scores of those of the probabilities: rows of operands, and panels.
     ///
     /// # Safety
-    /// The products of [`Backward::scores`] were computed. Called under `S::vectorize`.
+    /// The products of [`Backward::scores`] were computed. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn score_gradients<S: Simd>(&self, part: &Part, expected: &[f32; QUERY_BLOCK]) {
         let (desc, buffers) = (self.desc, &self.buffers);
@@ -407,7 +407,7 @@ impl Backward<'_> {
 /// Packs all of a matrix.
 ///
 /// # Safety
-/// It is there, and there is room for whole panels. Called under `S::vectorize`.
+/// It is there, and there is room for whole panels. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn pack<S: Simd>(matrix: &Matrix, dst: SharedMut) {
     let steps = steps::<S>(matrix.k);

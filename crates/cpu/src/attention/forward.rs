@@ -120,7 +120,7 @@ impl SimdOp for Forward<'_> {
 
 impl Forward<'_> {
     /// # Safety
-    /// The promises of [`run`]. Called under `S::vectorize`.
+    /// The promises of [`run`]. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn pack<S: Simd>(&self, buffers: &Buffers) {
         let desc = self.desc;
@@ -170,7 +170,7 @@ impl Forward<'_> {
     /// Prefetches the output of `query` and, if it is there, query `next`.
     ///
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, query: usize, next: usize) {
         let desc = self.desc;
@@ -187,7 +187,7 @@ impl Forward<'_> {
     /// Turns scores into probabilities but for a factor of each row, as rows of an operand, and gives these factors.
     ///
     /// # Safety
-    /// The scores of `queries` were computed. Called under `S::vectorize`.
+    /// The scores of `queries` were computed. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn softmax<S: Simd>(
         &self,

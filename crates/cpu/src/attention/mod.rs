@@ -210,7 +210,7 @@ unsafe fn worker_scratch(base: SharedMut, worker: usize, len: usize) -> Scratch 
 /// Copies rows of `len` elements, `ld` apart, to rows of the first operand of a product, [`ROW_STRIDE`] apart.
 ///
 /// # Safety
-/// They are there, and `dst` has room for them. Called under `S::vectorize`.
+/// They are there, and `dst` has room for them. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn copy_rows<S: Simd>(src: TypedPtr, ld: usize, rows: usize, len: usize, dst: SharedMut) {
     for row in 0..rows {
@@ -235,7 +235,7 @@ const LINE_BYTES: usize = 64;
 /// Hints that `len` elements are wanted soon.
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 unsafe fn prefetch_row<S: Simd>(src: TypedPtr, len: usize) {
     for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
@@ -247,7 +247,7 @@ unsafe fn prefetch_row<S: Simd>(src: TypedPtr, len: usize) {
 /// Hints that `len` elements from `start` on will be written soon.
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 unsafe fn prefetch_output<S: Simd>(dst: SharedMut, start: usize, len: usize) {
     for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
@@ -265,7 +265,7 @@ fn steps<S: Simd>(k: usize) -> usize {
 /// Makes a row of `len` elements a row of the first operand of a product, in its place.
 ///
 /// # Safety
-/// They are there, with room for whole steps. Called under `S::vectorize`.
+/// They are there, with room for whole steps. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn to_operand<S: Simd>(row: SharedMut, len: usize) {
     if !S::DOT2 {

@@ -105,7 +105,7 @@ impl Gather {
     /// Copies `len` elements of a run of an image, of which the first is number `start`.
     ///
     /// # Safety
-    /// They are there, and there is room for them. Called under `S::vectorize`.
+    /// They are there, and there is room for them. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn take<S: Simd, D: RowAddress>(&self, image: usize, src: TypedPtr, start: usize, len: usize, dst: D) {
         // SAFETY: the caller's promise; with an affine map, a run is a pixel.
@@ -259,7 +259,7 @@ impl Gather {
     /// Copies lines of pixels from the first one under the window of `first` on, with zeros outside of the image.
     ///
     /// # Safety
-    /// They are of a type that is copied there, and there is room for them. Called under `S::vectorize`.
+    /// They are of a type that is copied there, and there is room for them. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn copy_with_border<S: Simd, D: RowAddress>(&self, first: &Row, lines: usize, dst: D) {
         let size = self.bordered_line();

@@ -93,7 +93,7 @@ impl AffinePtr {
     /// A vector of channels.
     ///
     /// # Safety
-    /// The channels are there. Called under `S::vectorize`.
+    /// The channels are there. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn vector<S: Simd>(self) -> AffineVector<S> {
         // SAFETY: the caller's promise.
@@ -103,7 +103,7 @@ impl AffinePtr {
     /// Copies `len` channels of `src` to `dst`, scaled and shifted.
     ///
     /// # Safety
-    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    /// They are there, and `dst` has room for them. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn copy<S: Simd>(self, src: TypedPtr, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
@@ -148,7 +148,7 @@ pub(crate) struct AffineVector<S: Simd> {
 
 impl<S: Simd> AffineVector<S> {
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn apply(self, x: S::V) -> S::V {
         // SAFETY: the caller's promise. Not fused, as pointwise operations are not.

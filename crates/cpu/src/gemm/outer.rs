@@ -299,7 +299,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
     /// Adds a part of the reduction that fits the caches.
     ///
     /// # Safety
-    /// The task owns its block of C and its scratch. Called under `S::vectorize`.
+    /// The task owns its block of C and its scratch. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn step<S: Simd>(&self, depth: Range<usize>, c_rows: &[usize]) {
         let a_tile = depth.len() * column_stride::<S>() + PAD;
@@ -380,7 +380,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
     /// Copies the block's elements of rows `depth` of A to rows of tiles: a tile's steps are taken to line buffers, and transposed.
     ///
     /// # Safety
-    /// The lines and the rows have room. Called under `S::vectorize`.
+    /// The lines and the rows have room. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn pack_a_rows<S: Simd>(&self, depth: Range<usize>, dst: *mut f32, lines: *mut f32) {
         for (tile, first) in depth.clone().step_by(TILE_STEPS).enumerate() {
@@ -403,7 +403,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
     /// Copies the block's elements of a step of A: of a row, or of two rows as pairs. Rows behind the last one are zeros.
     ///
     /// # Safety
-    /// The line has room for them. Called under `S::vectorize`.
+    /// The line has room for them. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn take_line<S: Simd>(&self, step: usize, line: *mut f32) {
         let (source, rows) = (self.product.source, &self.rows);

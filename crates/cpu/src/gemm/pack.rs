@@ -36,7 +36,7 @@ impl Matrix {
     /// Packs steps `depth` of columns `cols` to `dst`, panels `panel_stride` apart. `cols` starts at a panel.
     ///
     /// # Safety
-    /// The matrix has these elements and `dst` has room for them. Called under `S::vectorize`.
+    /// The matrix has these elements and `dst` has room for them. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn pack<S: Simd>(
         &self,

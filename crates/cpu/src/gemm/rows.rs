@@ -69,7 +69,7 @@ pub(crate) trait RowAddress: Copy {
     /// Copies `len` elements here.
     ///
     /// # Safety
-    /// They are there and there is room for them. Called under `S::vectorize`.
+    /// They are there and there is room for them. Called under `S::run_op`.
     unsafe fn take<S: Simd>(self, src: TypedPtr, len: usize);
     /// Copies `len` elements here, scaled and shifted.
     ///
@@ -149,7 +149,7 @@ pub(crate) trait RowSource: Sync {
     /// Copies elements `range` of a row to `dst`.
     ///
     /// # Safety
-    /// `dst` has room for them. Called under `S::vectorize`.
+    /// `dst` has room for them. Called under `S::run_op`.
     unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D);
 
     /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for the ends
@@ -160,7 +160,7 @@ pub(crate) trait RowSource: Sync {
     /// than copied for a product of the given number of columns; says how they are.
     ///
     /// # Safety
-    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
+    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn windows<S: Simd>(&self, _rows: &[Row], _cols: usize, _dst: *mut f32) -> Option<Windows> {
         None
@@ -170,7 +170,7 @@ pub(crate) trait RowSource: Sync {
     /// by one.
     ///
     /// # Safety
-    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
+    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn bordered<S: Simd>(&self, _rows: &[Row], _dst: *mut f32) -> Option<PlacedRows> {
         None
@@ -408,7 +408,7 @@ impl<P: RowSource> RowBlock<'_, P> {
     /// Multiplies some rows of A, which are copied before unless they can be read in place.
     ///
     /// # Safety
-    /// The task owns its rows and columns of C and its block of A; B is packed. Called under `S::vectorize`.
+    /// The task owns its rows and columns of C and its block of A; B is packed. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn group<S: Simd>(
         &self,

@@ -120,7 +120,7 @@ impl Store {
     /// Asks for the memory that columns of rows at these offsets will read and write.
     ///
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     #[inline(always)]
     pub(super) unsafe fn prefetch<S: Simd>(&self, c_rows: &[usize], cols: Range<usize>) {
         for offset in c_rows.iter().filter(|offset| **offset != NO_ROW) {
@@ -315,7 +315,7 @@ impl SimdOp for WriteRows<'_> {
 /// Vectors of a bias, or what changes nothing that it is added to.
 ///
 /// # Safety
-/// The columns are there. Called under `S::vectorize`.
+/// The columns are there. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn vectors<S: Simd, const VECTORS: usize>(bias: Option<*const f32>, col: usize) -> [S::V; VECTORS] {
     // SAFETY: the caller's promise.

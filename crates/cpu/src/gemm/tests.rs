@@ -246,7 +246,22 @@ fn wild_pairs(len: usize, seed: u64) -> Vec<f32> {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn dot_products_are_as_documented() {
-    use crate::simd::{Avx512Bf16, Simd};
+    use crate::simd::{Avx512Bf16, Simd, SimdOp};
+    struct Multiply {
+        operands: [*const f32; 3],
+        result: *mut f32,
+    }
+    impl SimdOp for Multiply {
+        type Output = ();
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let [a, b, c] = self.operands.map(|v| S::load(v));
+                S::store(self.result, S::multiply(a, b, c));
+            }
+        }
+    }
     if !crate::peak::has_bf16(Isa::Avx512) {
         println!("skipped: this processor has no dot products of bf16");
         return;
@@ -257,10 +272,8 @@ fn dot_products_are_as_documented() {
     for i in (0..COUNT).step_by(16) {
         // SAFETY: the processor has the instructions, the vectors have the elements.
         unsafe {
-            Avx512Bf16::vectorize(|| {
-                let load = |v: &[f32]| Avx512Bf16::load(v.as_ptr().add(i));
-                Avx512Bf16::store(got.as_mut_ptr().add(i), Avx512Bf16::multiply(load(&a), load(&b), load(&c)));
-            });
+            let operands = [&a, &b, &c].map(|v| v.as_ptr().add(i));
+            Avx512Bf16::run_op(Multiply { operands, result: got.as_mut_ptr().add(i) });
         }
     }
     for i in 0..COUNT {
@@ -314,7 +327,7 @@ fn tiles_are_as_documented() {
             };
             // SAFETY: the processor has tiles; the vectors have the elements.
             unsafe {
-                Amx::run_op(product(&mut got));
+                Amx::run_configured(product(&mut got));
                 emulated::Tiles::run_op(product(&mut expected));
             }
             for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {

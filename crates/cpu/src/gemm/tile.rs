@@ -153,58 +153,66 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize
         unreachable!("no tile of {ROWS} rows and {VECTORS} vectors");
     }
     // SAFETY: the caller's promises.
-    unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, KS>(t)) }
+    unsafe { S::run_op(Tile::<ROWS, VECTORS, KS>(t)) }
 }
 
-#[inline(always)]
-unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
-    // SAFETY: the promises of `tile`, and it is called under `vectorize`.
-    unsafe {
-        let mut acc = [[S::splat(0.0); VECTORS]; ROWS];
-        let rows = std::array::from_fn(|row| if KS == 1 { *t.a_rows.add(row) } else { row });
-        let mut b = t.b;
-        let mut prefetch = t.prefetch;
-        let (mut round, mut left) = (0, t.depth);
-        for run in t.a_runs {
-            let mut a = t.a.add(run.offset);
-            let depth = run.depth.min(left);
-            left -= depth;
-            for _ in 0..rounds(depth) {
-                if ROUND_ROWS * round < ROWS {
-                    for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
-                        let c = t.c.add(*t.c_rows.add(row));
-                        S::prefetch_write(c);
-                        S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+/// [`tile`], compiled for an instruction set.
+struct Tile<'a, const ROWS: usize, const VECTORS: usize, const KS: usize>(&'a TileArgs<'a>);
+
+impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'_, ROWS, VECTORS, KS> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let t = self.0;
+        // SAFETY: the promises of `tile`.
+        unsafe {
+            let mut acc = [[S::splat(0.0); VECTORS]; ROWS];
+            let rows = std::array::from_fn(|row| if KS == 1 { *t.a_rows.add(row) } else { row });
+            let mut b = t.b;
+            let mut prefetch = t.prefetch;
+            let (mut round, mut left) = (0, t.depth);
+            for run in t.a_runs {
+                let mut a = t.a.add(run.offset);
+                let depth = run.depth.min(left);
+                left -= depth;
+                for _ in 0..rounds(depth) {
+                    if ROUND_ROWS * round < ROWS {
+                        for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
+                            let c = t.c.add(*t.c_rows.add(row));
+                            S::prefetch_write(c);
+                            S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+                        }
                     }
-                }
-                round += 1;
-                for _ in 0..t.prefetch_pieces {
-                    S::prefetch(prefetch);
-                    S::prefetch(prefetch.wrapping_add(LINE));
-                    prefetch = prefetch.wrapping_add(t.prefetch_pitch);
-                }
-                // Not as a loop, which compilers do not unroll for many rows, nor a closure, which they do not inline.
-                macro_rules! steps {
+                    round += 1;
+                    for _ in 0..t.prefetch_pieces {
+                        S::prefetch(prefetch);
+                        S::prefetch(prefetch.wrapping_add(LINE));
+                        prefetch = prefetch.wrapping_add(t.prefetch_pitch);
+                    }
+                    // Not as a loop, which compilers do not unroll for many rows, nor a closure, which they do not inline.
+                    macro_rules! steps {
                     ($($i:literal)*) => {
                         $(step::<S, ROWS, VECTORS>(&mut acc, a.add($i * KS), &rows, b.add($i * panel::<S>()));)*
                     };
                 }
-                steps!(0 1 2 3 4 5 6 7);
-                a = a.add(ROUND * KS);
-                b = b.add(ROUND * panel::<S>());
+                    steps!(0 1 2 3 4 5 6 7);
+                    a = a.add(ROUND * KS);
+                    b = b.add(ROUND * panel::<S>());
+                }
+                for _ in 0..depth % ROUND {
+                    step::<S, ROWS, VECTORS>(&mut acc, a, &rows, b);
+                    a = a.add(KS);
+                    b = b.add(panel::<S>());
+                }
             }
-            for _ in 0..depth % ROUND {
-                step::<S, ROWS, VECTORS>(&mut acc, a, &rows, b);
-                a = a.add(KS);
-                b = b.add(panel::<S>());
-            }
-        }
-        for (r, row) in acc.iter().enumerate() {
-            let c = t.c.add(*t.c_rows.add(r));
-            for (v, &sum) in row.iter().enumerate() {
-                let c = c.add(v * S::LANES);
-                let value = if t.accumulate { S::add(sum, S::load(c)) } else { sum };
-                S::store(c, value);
+            for (r, row) in acc.iter().enumerate() {
+                let c = t.c.add(*t.c_rows.add(r));
+                for (v, &sum) in row.iter().enumerate() {
+                    let c = c.add(v * S::LANES);
+                    let value = if t.accumulate { S::add(sum, S::load(c)) } else { sum };
+                    S::store(c, value);
+                }
             }
         }
     }
@@ -217,7 +225,7 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
     rows: &[usize; ROWS],
     b: *const f32,
 ) {
-    // SAFETY: the promises of `tile`, and it is called under `vectorize`.
+    // SAFETY: the promises of `tile`, and it is called under `S::run_op`.
     unsafe {
         let mut bs = [S::splat(0.0); VECTORS];
         for (v, x) in bs.iter_mut().enumerate() {

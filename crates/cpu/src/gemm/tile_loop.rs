@@ -149,7 +149,7 @@ pub(crate) fn tile_count<S: Simd>(rows: usize) -> usize {
 impl TileLoop<'_> {
     /// # Safety
     /// The packed blocks hold what the fields say, with whole panels of B, and `c` is valid and unshared for all
-    /// rows and columns. Called under `S::vectorize`.
+    /// rows and columns. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn run<S: Simd>(&self, prefetch: &mut Prefetch) {
         // SAFETY: the caller's promises.

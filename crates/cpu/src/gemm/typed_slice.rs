@@ -97,7 +97,7 @@ impl TypedPtr {
     /// Copies `len` elements to `dst`.
     ///
     /// # Safety
-    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    /// They are there, and `dst` has room for them. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn copy<S: Simd>(self, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
@@ -122,7 +122,7 @@ impl TypedPtr {
     /// Copies `len` 16-bit elements as they are.
     ///
     /// # Safety
-    /// They are there, of such a type, and `dst` has room for them. Called under `S::vectorize`.
+    /// They are there, of such a type, and `dst` has room for them. Called under `S::run_op`.
     #[inline(always)]
     pub(crate) unsafe fn copy_16<S: Simd>(self, dst: *mut u16, len: usize) {
         // SAFETY: the caller's promise.

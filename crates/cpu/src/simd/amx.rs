@@ -60,6 +60,22 @@ fn is_permitted() -> bool {
 /// Bytes from one step to the next in a panel of B.
 const B_STRIDE: usize = Avx512::LANES * Avx512::TILE_VECTORS * size_of::<f32>();
 
+impl Amx {
+    /// Runs `op` with whole tiles, which nothing else in this process uses.
+    ///
+    /// # Safety
+    /// The machine has tiles, and the conditions of `op` hold.
+    pub(crate) unsafe fn run_configured<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promises.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly, preserves_flags));
+            let output = Amx::run_op(op);
+            asm!("tilerelease", options(nostack, nomem, preserves_flags));
+            output
+        }
+    }
+}
+
 impl Simd for Amx {
     const DOT2: bool = true;
     const TILES: bool = true;
@@ -67,19 +83,9 @@ impl Simd for Amx {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
-        // SAFETY: the caller's promise of this trait: the machine has tiles. Nothing else in this process uses them.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly, preserves_flags));
-            let output = op.run::<Self>();
-            asm!("tilerelease", options(nostack, nomem, preserves_flags));
-            output
-        }
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
     }
     #[inline(always)]
     unsafe fn multiply(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -98,7 +104,7 @@ impl Simd for Amx {
     }
     #[inline(always)]
     unsafe fn tile_product(t: &TileProduct) {
-        // SAFETY: the caller's promise of this trait; `run_op` has configured the tiles.
+        // SAFETY: the caller's promise of this trait.
         unsafe {
             match (t.row_tiles, t.col_tiles) {
                 (2, 2) => product_2x2(t),

@@ -59,10 +59,6 @@ impl Simd for Dot2 {
     const DOT2: bool = true;
     same_as!(Portable);
 
-    #[inline(always)]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
     #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.
@@ -83,10 +79,6 @@ impl Simd for Tiles {
     const TILES: bool = true;
     same_as!(Portable, 8);
 
-    #[inline(always)]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
     #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.

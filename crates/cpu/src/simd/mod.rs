@@ -51,15 +51,10 @@ macro_rules! calls {
     };
 }
 
-/// The methods of [`Simd`] by which code is compiled with the instruction set that the features make.
+/// The method of [`Simd`] by which code is compiled with the instruction set that the features make.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! compiled_with {
     ($features:literal) => {
-        #[inline]
-        #[target_feature(enable = $features)]
-        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-            f()
-        }
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
@@ -132,7 +127,7 @@ pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 /// Vector operations of one instruction set, and the register tile that suits it.
 ///
-/// Every function must be called, and inlined, under [`Simd::vectorize`] of the same type.
+/// Every function must be called, and inlined, under [`Simd::run_op`] of the same type.
 ///
 /// # Safety
 /// All functions: the machine has the instruction set. Those with pointers: the pointers are valid for the
@@ -154,9 +149,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// Vectors of a block of a fusion, an even number: as many as half of the registers hold.
     const BLOCK_VECTORS: usize;
 
-    /// Runs `f` compiled with the instruction set; `f` and all it calls must be inlined.
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R;
-    /// Runs `op` compiled with the instruction set: unlike a closure, `op` is inlined whatever its size.
+    /// Runs `op` compiled with the instruction set. All that it calls must be inlined; closures are not, beyond some size.
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(src: *const f32) -> Self::V;
@@ -182,7 +175,7 @@ pub(crate) trait Simd: Copy + 'static {
         // SAFETY: the caller's promise of this trait.
         unsafe { Self::mul_add(a, b, c) }
     }
-    /// Computes a block of C, where there are [`TILES`](Self::TILES); called under [`run_op`](Self::run_op).
+    /// Computes a block of C, where there are [`TILES`](Self::TILES), which are configured.
     #[inline(always)]
     unsafe fn tile_product(_: &TileProduct) {
         unreachable!("only instruction sets with tiles multiply them")
@@ -316,7 +309,7 @@ pub(crate) trait SimdOp: Sized {
     /// The computation; implementations are `#[inline(always)]`.
     ///
     /// # Safety
-    /// Called under `S::vectorize` on a machine that has `S`; otherwise as the implementation says.
+    /// Called under `S::run_op` on a machine that has `S`; otherwise as the implementation says.
     unsafe fn run<S: Simd>(self) -> Self::Output;
 
     /// Runs it compiled for `isa`. A method, as the compiler puts functions of a type into the part of its program in which the type is,
@@ -361,7 +354,7 @@ pub(crate) trait SimdOp: Sized {
             (Isa::Avx512, PanelFormat::Tiles) => {
                 assert!(amx::is_available(), "this machine has no tiles of bf16");
                 // SAFETY: availability was checked, the rest is promised by the caller.
-                unsafe { Amx::run_op(self) }
+                unsafe { Amx::run_configured(self) }
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, PanelFormat::Dot2) => {

@@ -40,10 +40,6 @@ impl Simd for Portable {
     /// Few, as the code of a fusion is written out for each of their lanes.
     const BLOCK_VECTORS: usize = 2;
 
-    #[inline(always)]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
     #[inline]
     unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
         // SAFETY: the caller's promise of this trait.

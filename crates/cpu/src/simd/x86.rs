@@ -308,18 +308,25 @@ impl Simd for Avx2 {
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: the caller's promise of this trait.
         unsafe {
-            let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(src.add(i * src_stride)));
-            let pairs: [__m256; 8] = std::array::from_fn(|i| {
-                let (even, odd) = (rows[i & !1], rows[i | 1]);
-                if i & 1 == 0 { _mm256_unpacklo_ps(even, odd) } else { _mm256_unpackhi_ps(even, odd) }
-            });
+            let zero = _mm256_setzero_ps();
+            let mut rows = [zero; 8];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = _mm256_loadu_ps(src.add(i * src_stride));
+            }
+            let mut pairs = [zero; 8];
+            for i in (0..8).step_by(2) {
+                pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+                pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+            }
             // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
-            let quads: [__m256; 8] = std::array::from_fn(|i| {
-                let first = i / 4 * 4 + i % 4 / 2;
-                let (low, high) = (_mm256_castps_pd(pairs[first]), _mm256_castps_pd(pairs[first + 2]));
-                let quad = if i & 1 == 0 { _mm256_unpacklo_pd(low, high) } else { _mm256_unpackhi_pd(low, high) };
-                _mm256_castpd_ps(quad)
-            });
+            let mut quads = [zero; 8];
+            for j in (0..8).step_by(4) {
+                for half in 0..2 {
+                    let (low, high) = (_mm256_castps_pd(pairs[j + half]), _mm256_castps_pd(pairs[j + half + 2]));
+                    quads[j + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+                    quads[j + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+                }
+            }
             for c in 0..4 {
                 let (upper, lower) = (quads[c], quads[4 + c]);
                 _mm256_storeu_ps(dst.add(c * dst_stride), _mm256_permute2f128_ps::<0x20>(upper, lower));

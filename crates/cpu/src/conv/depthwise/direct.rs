@@ -60,12 +60,12 @@ pub(super) trait Element: Copy + Send + Sync + 'static {
     /// A vector.
     ///
     /// # Safety
-    /// Its elements are there. Called under `S::vectorize`.
+    /// Its elements are there. Called under `S::run_op`.
     unsafe fn load<S: Simd>(src: *const Self) -> S::V;
     /// Copies `len` elements.
     ///
     /// # Safety
-    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    /// They are there, and `dst` has room for them. Called under `S::run_op`.
     unsafe fn copy<S: Simd>(src: *const Self, dst: *mut Self, len: usize);
 }
 
@@ -284,7 +284,35 @@ impl<S: Simd, E: Element> TileTable<S, E> {
 /// The machine has `S`; the tile has `PIXELS` pixels, its memory is valid, and nothing else uses its output.
 unsafe fn tile<S: Simd, E: Element, const PIXELS: usize, const VECTORS: usize>(tile: &Tile<E>) {
     // SAFETY: the caller's promises.
-    unsafe { S::vectorize(|| tile.run::<S, PIXELS, VECTORS>()) }
+    unsafe { S::run_op(Vectors::<E, PIXELS, VECTORS>(tile)) }
+}
+
+/// [`tile`], compiled for an instruction set.
+struct Vectors<'a, E, const PIXELS: usize, const VECTORS: usize>(&'a Tile<E>);
+
+impl<E: Element, const PIXELS: usize, const VECTORS: usize> SimdOp for Vectors<'_, E, PIXELS, VECTORS> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the promises of `tile`.
+        unsafe { self.0.run::<S, PIXELS, VECTORS>() }
+    }
+}
+
+/// [`column_tile`], compiled for an instruction set.
+struct Columns<'a, E, const PIXELS: usize, const TAPS: usize, const STEP: usize>(&'a Tile<E>);
+
+impl<E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize> SimdOp
+    for Columns<'_, E, PIXELS, TAPS, STEP>
+{
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the promises of `tile`.
+        unsafe { self.0.run_columns::<S, PIXELS, TAPS, STEP>() }
+    }
 }
 
 impl<E: Element> Tile<E> {
@@ -421,7 +449,7 @@ fn unrolled<S: Simd, E: Element>(x: &Axis) -> Option<(usize, TileFn<E>)> {
 /// As for [`tile`].
 unsafe fn column_tile<S: Simd, E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize>(tile: &Tile<E>) {
     // SAFETY: the caller's promises.
-    unsafe { S::vectorize(|| tile.run_columns::<S, PIXELS, TAPS, STEP>()) }
+    unsafe { S::run_op(Columns::<E, PIXELS, TAPS, STEP>(tile)) }
 }
 
 /// Adds the products of a line of taps, column after column of the source, each loaded once. Columns follow one another
@@ -462,7 +490,7 @@ unsafe fn add_column<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP
     for (tap, &weight) in weights.iter().enumerate() {
         if column >= tap && (column - tap).is_multiple_of(STEP) && (column - tap) / STEP < PIXELS {
             let sum = &mut sums[(column - tap) / STEP];
-            // SAFETY: called under `vectorize`.
+            // SAFETY: called under `S::run_op`.
             *sum = unsafe { S::mul_add(value, weight, *sum) };
         }
     }
@@ -471,7 +499,7 @@ unsafe fn add_column<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP
 /// A vector; if `PART`, its first `len` elements, then zeros.
 ///
 /// # Safety
-/// `src` is valid for the given number of elements. Called under `S::vectorize`.
+/// `src` is valid for the given number of elements. Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn load<S: Simd, E: Element, const PART: bool>(src: *const E, len: usize) -> S::V {
     // SAFETY: the caller's promise; a vector has 16 elements at most.

@@ -87,7 +87,7 @@ impl<T: TileSide> TransformInput<'_, T> {
 ///
 /// # Safety
 /// The pixels have the channels, and `dst` has room for them, rounded up to a cache line. Called under
-/// `S::vectorize`.
+/// `S::run_op`.
 #[inline(always)]
 unsafe fn transform_tile<S: Simd, T: TileSide>(
     side: T,

@@ -42,7 +42,7 @@ impl TransformOutput<'_> {
     /// Transforms a tile, and prefetches the memory of the next one.
     ///
     /// # Safety
-    /// The output has the tile's pixels, and this task writes them. Called under `S::vectorize`.
+    /// The output has the tile's pixels, and this task writes them. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn tile<S: Simd>(&self, tile: usize, products: *const f32) {
         let Problem { output: [height, width], cols, .. } = *self.problem;
@@ -139,7 +139,7 @@ impl SimdOp for Vector<'_> {
 /// Stores the first `size` lines and pixels, which are `pitch` apart.
 ///
 /// # Safety
-/// `dst` has room for them. Called under `S::vectorize`.
+/// `dst` has room for them. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn store<S: Simd>(pixels: &[[S::V; OUTPUTS]; OUTPUTS], dst: *mut f32, pitch: [usize; 2], size: [usize; 2]) {
     for (i, line) in pixels.iter().enumerate().take(size[0]) {

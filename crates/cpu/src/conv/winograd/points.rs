@@ -30,14 +30,14 @@ const NB: f64 = 1.0 / (2.0 * B2 * (B2 - A2));
 /// `a * constant + c`.
 #[inline(always)]
 unsafe fn fma<S: Simd>(a: S::V, constant: f64, c: S::V) -> S::V {
-    // SAFETY: the caller runs under `S::vectorize`.
+    // SAFETY: the caller runs under `S::run_op`.
     unsafe { S::mul_add(a, S::splat(constant as f32), c) }
 }
 
 /// `a * constant`.
 #[inline(always)]
 unsafe fn scale<S: Simd>(a: S::V, constant: f64) -> S::V {
-    // SAFETY: the caller runs under `S::vectorize`.
+    // SAFETY: the caller runs under `S::run_op`.
     unsafe { S::mul(a, S::splat(constant as f32)) }
 }
 
@@ -49,7 +49,7 @@ pub(super) trait TileSide: Copy {
     /// Transforms the first [`PIXELS`](Self::PIXELS) numbers along one axis.
     ///
     /// # Safety
-    /// Called under `S::vectorize`.
+    /// Called under `S::run_op`.
     unsafe fn transform<S: Simd>(self, x: [S::V; INPUTS]) -> [S::V; INPUTS];
 }
 
@@ -84,7 +84,7 @@ impl TileSide for OutputGradSide {
 /// Coefficients, in the points' Lagrange basis, of the inputs.
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 unsafe fn input<S: Simd>(x: [S::V; INPUTS]) -> [S::V; INPUTS] {
     // SAFETY: the caller's promise.
@@ -107,7 +107,7 @@ unsafe fn input<S: Simd>(x: [S::V; INPUTS]) -> [S::V; INPUTS] {
 /// Values at the points of the polynomial of the taps, over the derivatives.
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn weights<S: Simd>(w: [S::V; TAPS]) -> [S::V; INPUTS] {
     // SAFETY: the caller's promise.
@@ -128,7 +128,7 @@ pub(super) unsafe fn weights<S: Simd>(w: [S::V; TAPS]) -> [S::V; INPUTS] {
 /// Outputs from the products.
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn output<S: Simd>(m: [S::V; INPUTS]) -> [S::V; OUTPUTS] {
     // SAFETY: the caller's promise.
@@ -147,7 +147,7 @@ pub(super) unsafe fn output<S: Simd>(m: [S::V; INPUTS]) -> [S::V; OUTPUTS] {
 /// Values at the points of the polynomial of the gradients of the outputs: the transpose of [`output`].
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 unsafe fn output_grad<S: Simd>(y: [S::V; OUTPUTS]) -> [S::V; INPUTS] {
     // SAFETY: the caller's promise.
@@ -168,7 +168,7 @@ unsafe fn output_grad<S: Simd>(y: [S::V; OUTPUTS]) -> [S::V; INPUTS] {
 /// Gradients of the taps from the sums of the products: the transpose of [`weights`].
 ///
 /// # Safety
-/// Called under `S::vectorize`.
+/// Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn weight_grad<S: Simd>(m: [S::V; INPUTS]) -> [S::V; TAPS] {
     // SAFETY: the caller's promise.

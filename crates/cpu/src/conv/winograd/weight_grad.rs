@@ -266,7 +266,7 @@ impl Block<'_> {
     /// Adds the products of a group of tiles to the sums of all positions, or begins these.
     ///
     /// # Safety
-    /// The tiles are transformed. Called under `S::vectorize`.
+    /// The tiles are transformed. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn multiply<S: Simd>(&self, x: &InputLayout, dy: &InputLayout, tiles: usize, accumulate: bool) {
         let c_rows: [usize; BLOCK] = std::array::from_fn(|row| row * self.plan.sums_pitch());
@@ -300,7 +300,7 @@ impl Block<'_> {
     /// Transforms the sums to the taps.
     ///
     /// # Safety
-    /// The sums are complete. Called under `S::vectorize`.
+    /// The sums are complete. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn transform_sums<S: Simd>(&self) {
         let Problem { channels, cols, .. } = self.plan.input;

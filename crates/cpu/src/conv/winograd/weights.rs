@@ -68,7 +68,7 @@ impl TransformWeights<'_> {
     /// the weights, or copied to `square`.
     ///
     /// # Safety
-    /// The weights are valid. Called under `S::vectorize`.
+    /// The weights are valid. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn taps<S: Simd>(&self, steps: Range<usize>, col: usize, square: &mut Square) -> (*const f32, usize, usize) {
         let Problem { channels, cols, .. } = *self.problem;
@@ -116,7 +116,7 @@ impl TransformWeights<'_> {
 /// Transforms the taps of one channel for a vector of columns.
 ///
 /// # Safety
-/// The taps are valid, `dst` is valid for all positions. Called under `S::vectorize`.
+/// The taps are valid, `dst` is valid for all positions. Called under `S::run_op`.
 #[inline(always)]
 unsafe fn vector<S: Simd>(taps: *const f32, tap_stride: usize, dst: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
