@@ -3,12 +3,13 @@
 use crate::args::{Common, at_least_one, switch};
 use crate::failure::{FAILED, Usage};
 use anyhow::{Result, bail};
-use bessemer_comm::launch::{Launcher, Placement, Rendezvous, process_variables};
-use bessemer_comm::mpi::{Family, end_at_once};
+use bessemer_comm::environment::set_missing;
+use bessemer_comm::launch::{Launcher, Placement, Rendezvous, Variables, process_variables};
+use bessemer_comm::mpi::{Family, end_at_once, interface_variables};
 use bessemer_comm::net::interface_towards;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
 use bessemer_ir::ops::collective::Wire;
-use bessemer_train::device::{NcclSettings, set_nccl_variables};
+use bessemer_train::device::NcclSettings;
 use bessemer_train::{DeviceKind, Group, GroupOptions, StopSignal};
 use clap::{ArgAction, Args};
 use nix::fcntl::OFlag;
@@ -166,27 +167,38 @@ impl RankArguments {
             common.notify(&format!("waiting for the ranks {}", ranks.join(", ")));
         };
         if placement.size > 1 {
-            prepare_nccl(device, &placement, !self.nccl_auto, common);
+            prepare_libraries(device, &placement, &variables, !self.nccl_auto, common);
         }
         Ok(Group::join(&placement, &variables, (self.mpi.library(), device), job, options, missing)?)
     }
 }
 
-/// Lets GPUs add in one order, and over the interface by which rank 0 is reached where ranks are on several machines; must be called before
-/// there are other threads.
-pub(crate) fn prepare_nccl(device: DeviceKind, placement: &Placement, one_order: bool, common: &Common) {
-    if !matches!(device, DeviceKind::Cuda { .. }) {
-        return;
-    }
+/// Lets MPI or NCCL send over the interface by which rank 0 is reached where ranks are on several machines, and GPUs add in one order;
+/// must be called before there are other threads.
+pub(crate) fn prepare_libraries(
+    device: DeviceKind,
+    placement: &Placement,
+    variables: &Variables,
+    one_order: bool,
+    common: &Common,
+) {
     let has_others = placement.local_size != Some(placement.size);
     let interface = match &placement.rendezvous {
         Some(Rendezvous::Address { host, port, .. }) if has_others => interface_towards(host, *port),
         _ => None,
     };
-    if !set_nccl_variables(&NcclSettings { one_order, interface }) {
-        common.notify(
+    let (wanted, warning) = match device {
+        DeviceKind::Cpu => (
+            interface.map_or_else(Vec::new, |interface| interface_variables(&interface, variables)),
+            "warning: variables of MPI could not be set: sums may go over another network",
+        ),
+        DeviceKind::Cuda { .. } => (
+            NcclSettings { one_order, interface }.variables(),
             "warning: variables of NCCL could not be set: sums may be added in another order in each run, and over another network",
-        );
+        ),
+    };
+    if !set_missing(&wanted) {
+        common.notify(warning);
     }
 }
 

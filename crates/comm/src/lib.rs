@@ -9,6 +9,7 @@
 
 pub mod control;
 pub mod engine;
+pub mod environment;
 mod error;
 pub mod exchange;
 pub mod launch;

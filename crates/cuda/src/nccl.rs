@@ -94,24 +94,14 @@ pub struct NcclSettings {
     pub interface: Option<String>,
 }
 
-/// Sets NCCL's variables that are not set. NCCL reads them when its first communicator is made. Returns whether it could: the
-/// environment of a process can be changed while it has one thread.
-pub fn set_variables(settings: &NcclSettings) -> bool {
-    let order: &[(&str, &str)] =
-        if settings.one_order { &[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")] } else { &[] };
-    // By `=` NCCL takes this interface alone, not all whose names begin so.
-    let interface = settings.interface.as_ref().map(|name| ("NCCL_SOCKET_IFNAME", format!("={name}")));
-    let all = order.iter().copied().chain(interface.as_ref().map(|(name, value)| (*name, value.as_str())));
-    let missing: Vec<(&str, &str)> = all.filter(|(name, _)| std::env::var_os(name).is_none()).collect();
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    if threads != 1 {
-        return missing.is_empty();
+impl NcclSettings {
+    /// The variables that say so, which NCCL reads when its first communicator is made.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let order = [("NCCL_ALGO", "Ring".to_owned()), ("NCCL_PROTO", "Simple".to_owned())];
+        // By `=` NCCL takes this interface alone, not all whose names begin so.
+        let interface = self.interface.as_ref().map(|name| ("NCCL_SOCKET_IFNAME", format!("={name}")));
+        order.into_iter().filter(|_| self.one_order).chain(interface).collect()
     }
-    for (name, value) in missing {
-        // SAFETY: this is the only thread of the process, as was just seen, so nobody reads the environment meanwhile.
-        unsafe { std::env::set_var(name, value) };
-    }
-    true
 }
 
 impl Nccl {

@@ -1,6 +1,6 @@
 //! The devices there are, and the only place that constructs them: all else knows [`Device`] and the names here.
 
-pub use bessemer_cuda::nccl::{NcclSettings, set_variables as set_nccl_variables};
+pub use bessemer_cuda::nccl::NcclSettings;
 
 use crate::error::TrainError;
 use bessemer_comm::launch::own_processors;

@@ -4,7 +4,7 @@ use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, device_tex
 use crate::args::{Common, SharedStep, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
-use crate::ranks::{Mpi, MpiArgument, prepare_nccl};
+use crate::ranks::{Mpi, MpiArgument, prepare_libraries};
 use anyhow::Result;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{MeasureError, Progress, Repeat, Request, failed};
@@ -74,7 +74,7 @@ impl Source {
         }
         let job = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         let missing = |ranks: &[usize]| common.notify(&format!("waiting for the ranks {ranks:?}"));
-        prepare_nccl(common.device, &placement, true, common);
+        prepare_libraries(common.device, &placement, &variables, true, common);
         let via = (options.mpi.library(), common.device);
         let group = Group::join(&placement, &variables, via, &job, GroupOptions::default(), missing)?;
         let nodes = group.hosts().iter().collect::<BTreeSet<_>>().len().max(1);

@@ -1,6 +1,6 @@
 //! MPI as a message layer: found and opened at run time, whichever library the launcher belongs to.
 //!
-//! This is the only module of the crate with `unsafe`: foreign functions, what runs in a child before it becomes a program, and the end
+//! But for one that sets variables, this is the only module of the crate with `unsafe`: foreign functions, what runs in a child before it becomes a program, and the end
 //! of a process that cannot wait for MPI.
 
 #![allow(unsafe_code, reason = "foreign functions")]
@@ -14,6 +14,8 @@ mod transport;
 pub use child::die_with_this_thread;
 pub use end::end_at_once;
 pub use find::MpiLibrary;
+
+use crate::launch::Variables;
 
 /// Libraries that share one binary interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,5 +36,30 @@ impl Family {
             Family::Mpich => "MPICH",
             Family::StandardAbi => "MPI with the standard ABI",
         }
+    }
+}
+
+/// Variables by which libraries of MPI send over this interface where they send by TCP, whatever their family, but for those that
+/// contradict `variables`, which are set. They count where each process is started by itself: `mpirun` and `mpiexec` choose for theirs.
+pub fn interface_variables(interface: &str, variables: &Variables) -> Vec<(&'static str, String)> {
+    // Of Open MPI, and of libfabric, on which the family of MPICH stands.
+    let all = [("OMPI_MCA_btl_tcp_if_include", Some("OMPI_MCA_btl_tcp_if_exclude")), ("FI_TCP_IFACE", None)];
+    let is_free = |other: &Option<&str>| other.is_none_or(|other| !variables.contains_key(other));
+    all.into_iter().filter(|(_, other)| is_free(other)).map(|(name, _)| (name, interface.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_asked_for_unless_another_is_forbidden() {
+        let variables = |names: &[&str]| {
+            let set = names.iter().map(|name| ((*name).to_owned(), "lo".to_owned())).collect();
+            interface_variables("eth1", &set)
+        };
+        let include = ("OMPI_MCA_btl_tcp_if_include", "eth1".to_owned());
+        assert_eq!(variables(&[]), [include, ("FI_TCP_IFACE", "eth1".to_owned())]);
+        assert_eq!(variables(&["OMPI_MCA_btl_tcp_if_exclude"]), [("FI_TCP_IFACE", "eth1".to_owned())]);
     }
 }

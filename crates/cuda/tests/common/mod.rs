@@ -88,7 +88,7 @@ fn build(compiler: &str) -> PathBuf {
             continue;
         }
         let ran = Command::new(compiler)
-            .args(["-std=c++17", "-O2", "-w", "-pthread", "-shared", "-fPIC", "-o"])
+            .args(["-std=c++17", "-O3", "-w", "-pthread", "-shared", "-fPIC", "-o"])
             .arg(&beside)
             .arg(mocks.join(format!("{source}.cpp")))
             .arg(format!("-DSHIM=\"{SHIM}\""))

@@ -9,6 +9,7 @@
 #include "floats.h"
 #include "streams.h"
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -49,6 +50,14 @@ std::vector<double> numbers(const description* d, const layout* l, const void* f
     return all;
 }
 
+// The numbers of a matrix column by column, without gaps; it is transposed where asked.
+std::vector<double> columns(const std::vector<double>& from, uint64_t stride, uint64_t rows, uint64_t cols, bool transposed) {
+    std::vector<double> all(rows * cols);
+    for (uint64_t j = 0; j < cols; ++j)
+        for (uint64_t i = 0; i < rows; ++i) all[i + j * rows] = from[transposed ? j + i * stride : i + j * stride];
+    return all;
+}
+
 double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 double gelu_slope(double x) { return (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5; }
 
@@ -74,14 +83,14 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
     void* bias = (void*)set(BIAS);
     void* aux = (void*)set(AUX);
     for (int batch = 0; batch < lo->batches; ++batch) {
-        std::vector<double> va = numbers(d, la, a, batch), vb = numbers(d, lb, b, batch), sums(rows);
-        uint64_t step_a = ta ? 1 : la->stride, step_b = tb ? lb->stride : 1;
-        for (uint64_t j = 0; j < cols; ++j)
+        std::vector<double> va = columns(numbers(d, la, a, batch), la->stride, rows, inner, ta);
+        std::vector<double> vb = columns(numbers(d, lb, b, batch), lb->stride, inner, cols, tb), column(rows), sums(rows);
+        for (uint64_t j = 0; j < cols; ++j) {
+            std::fill(column.begin(), column.end(), 0.0);
+            for (uint64_t k = 0; k < inner; ++k)
+                for (uint64_t i = 0; i < rows; ++i) column[i] += va[i + k * rows] * vb[k + j * inner];
             for (uint64_t i = 0; i < rows; ++i) {
-                const double *from_a = &va[ta ? i * la->stride : i], *from_b = &vb[tb ? j : j * lb->stride];
-                double y = 0;
-                for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
-                y *= alpha;
+                double y = column[i] * alpha;
                 size_t kept = i + j * set(AUX_STRIDE);
                 if (epilogue == 4 || epilogue == 6 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
                 if (epilogue == 6) y = y > 0 ? y : 0;
@@ -94,10 +103,11 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
                 sums[i] += y;
                 put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
             }
+        }
         if (epilogue == 256)
             for (uint64_t i = 0; i < rows; ++i) {
                 sums[i] = 0;
-                for (uint64_t k = 0; k < inner; ++k) sums[i] += va[(ta ? i * la->stride : i) + k * step_a];
+                for (uint64_t k = 0; k < inner; ++k) sums[i] += va[i + k * rows];
             }
         if (epilogue == 208 || epilogue == 256)
             for (uint64_t i = 0; i < rows; ++i) put(type, bias, i, sums[i]);
