@@ -42,10 +42,11 @@ impl Family {
 /// Variables by which libraries of MPI send over this interface where they send by TCP, whatever their family, but for those that
 /// contradict `variables`, which are set. They count where each process is started by itself: `mpirun` and `mpiexec` choose for theirs.
 pub fn interface_variables(interface: &str, variables: &Variables) -> Vec<(&'static str, String)> {
-    // Of Open MPI, and of libfabric, on which the family of MPICH stands.
-    let all = [("OMPI_MCA_btl_tcp_if_include", Some("OMPI_MCA_btl_tcp_if_exclude")), ("FI_TCP_IFACE", None)];
-    let is_free = |other: &Option<&str>| other.is_none_or(|other| !variables.contains_key(other));
-    all.into_iter().filter(|(_, other)| is_free(other)).map(|(name, _)| (name, interface.to_owned())).collect()
+    let open_mpi =
+        Some("OMPI_MCA_btl_tcp_if_include").filter(|_| !variables.contains_key("OMPI_MCA_btl_tcp_if_exclude"));
+    // Of libfabric, on which the family of MPICH stands.
+    let names = open_mpi.into_iter().chain(["FI_TCP_IFACE"]);
+    names.map(|name| (name, interface.to_owned())).collect()
 }
 
 #[cfg(test)]

@@ -192,10 +192,10 @@ impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'
                     }
                     // Not as a loop, which compilers do not unroll for many rows, nor a closure, which they do not inline.
                     macro_rules! steps {
-                    ($($i:literal)*) => {
-                        $(step::<S, ROWS, VECTORS>(&mut acc, a.add($i * KS), &rows, b.add($i * panel::<S>()));)*
-                    };
-                }
+                        ($($i:literal)*) => {
+                            $(step::<S, ROWS, VECTORS>(&mut acc, a.add($i * KS), &rows, b.add($i * panel::<S>()));)*
+                        };
+                    }
                     steps!(0 1 2 3 4 5 6 7);
                     a = a.add(ROUND * KS);
                     b = b.add(ROUND * panel::<S>());

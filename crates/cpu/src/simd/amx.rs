@@ -81,12 +81,8 @@ impl Simd for Amx {
     const TILES: bool = true;
     same_as!(Avx512Bf16);
 
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { op.run::<Self>() }
-    }
+    compiled_with!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma");
+
     #[inline(always)]
     unsafe fn multiply(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: the caller's promise of this trait.

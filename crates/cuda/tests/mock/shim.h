@@ -1,8 +1,8 @@
 // Runs the text of a CUDA kernel on the host: every thread of a block is a fiber. A fiber runs until it waits for its
 // warp (shuffles) or for its block (barriers). Warps run one after the other, each as far as it comes, so that what one
 // warp reads of another without a barrier between them is wrong. Shared memory is poisoned before each block. Threads of
-// kernels that never wait run one after the other. Fibers change places by `_longjmp`: unlike `swapcontext`, which is for the first
-// time alone, it asks the system for nothing.
+// kernels that never wait run one after the other. Fibers change places by `_longjmp`, which asks the system for nothing, unlike
+// `swapcontext`.
 
 // Headers that compile fast: those of C++ and those that it wraps take longer than a kernel.
 #include <pthread.h>
@@ -180,8 +180,10 @@ inline int launch(const unsigned* grid, const unsigned* block, void** values, or
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     parameters = values;
-    if (how.waits) stacks = memory(MOST * STACK);
-    for (fiber& f : fibers) f.has_begun = false;
+    if (how.waits) {
+        stacks = memory(MOST * STACK);
+        for (fiber& f : fibers) f.has_begun = false;
+    }
     int code = guard(run_blocks, &how);
     pthread_mutex_unlock(&one_launch);
     return code;

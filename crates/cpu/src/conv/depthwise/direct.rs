@@ -295,8 +295,22 @@ impl<E: Element, const PIXELS: usize, const VECTORS: usize> SimdOp for Vectors<'
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        let tile = self.0;
+        let mut channel = 0;
         // SAFETY: the promises of `tile`.
-        unsafe { self.0.run::<S, PIXELS, VECTORS>() }
+        unsafe {
+            while channel + VECTORS * S::LANES <= tile.channels {
+                tile.vectors::<S, PIXELS, VECTORS, false>(channel);
+                channel += VECTORS * S::LANES;
+            }
+            while channel + S::LANES <= tile.channels {
+                tile.vectors::<S, PIXELS, 1, false>(channel);
+                channel += S::LANES;
+            }
+            if channel < tile.channels {
+                tile.vectors::<S, PIXELS, 1, true>(channel);
+            }
+        }
     }
 }
 
@@ -310,47 +324,22 @@ impl<E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize> Simd
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        let tile = self.0;
+        let mut channel = 0;
         // SAFETY: the promises of `tile`.
-        unsafe { self.0.run_columns::<S, PIXELS, TAPS, STEP>() }
+        unsafe {
+            while channel + S::LANES <= tile.channels {
+                tile.columns::<S, PIXELS, TAPS, STEP>(channel);
+                channel += S::LANES;
+            }
+            if channel < tile.channels {
+                tile.vectors::<S, PIXELS, 1, true>(channel);
+            }
+        }
     }
 }
 
 impl<E: Element> Tile<E> {
-    #[inline(always)]
-    unsafe fn run<S: Simd, const PIXELS: usize, const VECTORS: usize>(&self) {
-        let mut channel = 0;
-        // SAFETY: the promises of `tile`.
-        unsafe {
-            while channel + VECTORS * S::LANES <= self.channels {
-                self.vectors::<S, PIXELS, VECTORS, false>(channel);
-                channel += VECTORS * S::LANES;
-            }
-            while channel + S::LANES <= self.channels {
-                self.vectors::<S, PIXELS, 1, false>(channel);
-                channel += S::LANES;
-            }
-            if channel < self.channels {
-                self.vectors::<S, PIXELS, 1, true>(channel);
-            }
-        }
-    }
-
-    /// As [`run`](Self::run) for windows of `TAPS` neighbours, `STEP` apart.
-    #[inline(always)]
-    unsafe fn run_columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(&self) {
-        let mut channel = 0;
-        // SAFETY: the promises of `tile`.
-        unsafe {
-            while channel + S::LANES <= self.channels {
-                self.columns::<S, PIXELS, TAPS, STEP>(channel);
-                channel += S::LANES;
-            }
-            if channel < self.channels {
-                self.vectors::<S, PIXELS, 1, true>(channel);
-            }
-        }
-    }
-
     /// Asks for the memory of the tile behind this one, in a cache line of channels: what it is the first to read, and what it writes.
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, channel: usize, pixels: usize, step: usize) {
@@ -445,6 +434,8 @@ fn unrolled<S: Simd, E: Element>(x: &Axis) -> Option<(usize, TileFn<E>)> {
     Some((pixels, kernel))
 }
 
+/// As [`tile`] for windows of `TAPS` neighbours, `STEP` apart.
+///
 /// # Safety
 /// As for [`tile`].
 unsafe fn column_tile<S: Simd, E: Element, const PIXELS: usize, const TAPS: usize, const STEP: usize>(tile: &Tile<E>) {
