@@ -188,7 +188,7 @@ fn depthwise_convolutions_store_what_follows_them() {
             let ctx = Ctx::alone(isa, &pool);
             let mut plain = vec![f32::NAN; d.output_len()];
             forward(ctx, d, x, w, Output::new(&mut plain), &mut [], None);
-            for activation in [Activation::None, Activation::Relu, Activation::Swish] {
+            for activation in [Activation::None, Activation::Relu, Activation::Swish, Activation::Gelu] {
                 let mut stored = vec![f32::NAN; d.output_len()];
                 let store = Store {
                     bias: Some(bias.as_ptr()),
@@ -208,6 +208,10 @@ fn depthwise_convolutions_store_what_follows_them() {
                         Activation::None => sum,
                         Activation::Relu => sum.max(0.0),
                         Activation::Swish => sum * vector::unary(UnaryKind::Sigmoid, sum),
+                        Activation::Gelu => {
+                            let scaled = sum * std::f32::consts::FRAC_1_SQRT_2;
+                            sum * 0.5 * (1.0 + vector::unary(UnaryKind::Erf, scaled))
+                        }
                     };
                     assert_eq!(got.to_bits(), want.to_bits(), "{isa} {activation:?} {d:?}: element {i}: {got}, {want}");
                 }

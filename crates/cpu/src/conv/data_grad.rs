@@ -238,7 +238,7 @@ impl DataGrad<'_> {
             let source = phase.gather(self.d, self.dy);
             // Rows of the only phase are those of dx.
             let next = next.clone().filter(|_| self.d.stride == [1, 1] && phase.taps() > 0);
-            let prefetch = next.map_or(MemoryBlock::EMPTY, |next| source.fusion(next, 0..source.row_len()));
+            let prefetch = next.map_or(MemoryBlock::EMPTY, |next| source.memory(next, 0..source.row_len()));
             // SAFETY: the caller's promises.
             let flush = |table: &RowTable| unsafe {
                 self.flush(&phase, &source, table, cols.clone(), dx, a_block, prefetch);

@@ -400,11 +400,11 @@ impl RowSource for Gather {
         Row { x: self.x.base, y: self.y.base, image: image + 1, origin: origin + lines * line }
     }
 
-    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
+    fn memory(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
         let (first, last) = (self.locate(rows.start), self.locate(rows.end - 1));
         if self.row_len() == self.channels && self.x.step == 1 {
             let start = self.src.offset(first.origin).add(range.start);
-            return start.fusion(rows.len(), range.len(), self.channels);
+            return start.memory(rows.len(), range.len(), self.channels);
         }
         let tap_line = (range.end - 1) / self.line * self.y.tap;
         let line_offset = (tap_line * self.x.size * self.channels) as isize;

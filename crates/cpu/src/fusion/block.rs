@@ -67,6 +67,7 @@ pub(super) enum Op {
     Rsqrt,
     Relu,
     Sigmoid,
+    Erf,
     /// To the nearest `bf16`.
     Round,
     /// The accumulator to the power of what [`Second`](Op::Second) put into temporary memory.

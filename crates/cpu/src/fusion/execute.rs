@@ -226,6 +226,7 @@ impl SimdOp for Blocks<'_> {
                     each!(Op::Rsqrt, |a| S::div(one, S::sqrt(a)));
                     each!(Op::Relu, |a| S::max(zero, a));
                     each!(Op::Sigmoid, |a| vector::sigmoid(Vector::<S>::new(a)).get());
+                    each!(Op::Erf, |a| vector::erf(Vector::<S>::new(a)).get());
                     each!(Op::Round, |a| S::round_bf16(a));
                     plain!(Op::Put, {
                         vectors!(|i| {

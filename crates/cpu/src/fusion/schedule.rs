@@ -168,13 +168,10 @@ fn unary_draft(kind: UnaryKind) -> Draft {
         UnaryKind::Rsqrt => Draft::alone(Op::Rsqrt),
         UnaryKind::Relu => Draft::alone(Op::Relu),
         UnaryKind::Sigmoid => Draft::alone(Op::Sigmoid),
-        UnaryKind::Exp
-        | UnaryKind::Log
-        | UnaryKind::Tanh
-        | UnaryKind::Erf
-        | UnaryKind::Sin
-        | UnaryKind::Cos
-        | UnaryKind::Floor => Draft { op: Op::Function, operand: None, extra: Extra::Function(Function::Unary(kind)) },
+        UnaryKind::Erf => Draft::alone(Op::Erf),
+        UnaryKind::Exp | UnaryKind::Log | UnaryKind::Tanh | UnaryKind::Sin | UnaryKind::Cos | UnaryKind::Floor => {
+            Draft { op: Op::Function, operand: None, extra: Extra::Function(Function::Unary(kind)) }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::gemm::{Activation, Addend, Store};
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::{DType, TensorType};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 /// A fusion that is a [`Store`]: what of that there is, by numbers of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl StoreFusion {
         };
         let (sum, activation) = reader.activation(value);
         let (bias, addend) = reader.sum(sum)?;
-        let exists = addend.is_none() || activation != Activation::Swish;
+        let exists = addend.is_none() || !activation.is_function();
         exists.then_some(StoreFusion { bias, addend, activation, output_type: ty.dtype })
     }
 
@@ -102,8 +103,34 @@ impl Reader<'_> {
             Instr::Binary(BinaryKind::Mul, a, b) if self.instr(a) == Instr::Unary(UnaryKind::Sigmoid, b) => {
                 (b, Activation::Swish)
             }
+            Instr::Binary(BinaryKind::Mul, a, b) => match self.gelu(a, b).or_else(|| self.gelu(b, a)) {
+                Some(x) => (x, Activation::Gelu),
+                None => (value, Activation::None),
+            },
             _ => (value, Activation::None),
         }
+    }
+
+    /// The `x` of `half = x * 0.5` and `above = 1 + erf(x / sqrt 2)`.
+    fn gelu(&self, half: Reg, above: Reg) -> Option<Reg> {
+        let x = self.times(half, 0.5)?;
+        let erf = self.either_way(above, |a, b| self.is_constant(b, 1.0).then_some(a))?;
+        let Instr::Unary(UnaryKind::Erf, scaled) = self.instr(erf) else { return None };
+        (self.times(scaled, FRAC_1_SQRT_2)? == x).then_some(x)
+    }
+
+    /// What is multiplied by a constant.
+    fn times(&self, product: Reg, factor: f32) -> Option<Reg> {
+        let Instr::Binary(BinaryKind::Mul, a, b) = self.instr(product) else { return None };
+        match () {
+            _ if self.is_constant(b, factor) => Some(a),
+            _ if self.is_constant(a, factor) => Some(b),
+            _ => None,
+        }
+    }
+
+    fn is_constant(&self, reg: Reg, value: f32) -> bool {
+        matches!(self.instr(reg), Instr::Const(c) if c.0 as f32 == value)
     }
 
     /// The producer with or without a bias, and what is added to it.

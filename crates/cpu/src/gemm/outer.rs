@@ -352,8 +352,12 @@ impl<P: RowSource> OuterBlock<'_, P> {
         }
         let elements =
             if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
-        let a = self.product.source.fusion(elements.clone(), self.rows.clone());
-        Prefetch::new([a, self.product.b.fusion(elements, self.cols.clone())])
+        let a = self.product.source.memory(elements.clone(), self.rows.clone());
+        let b = match self.packed {
+            Some(_) => MemoryBlock::EMPTY,
+            None => self.product.b.memory(elements, self.cols.clone()),
+        };
+        Prefetch::new([a, b])
     }
 
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.

@@ -118,9 +118,9 @@ impl Matrix {
     }
 
     /// The memory of `depth` of the elements along the reduction, of columns `cols`.
-    pub(crate) fn fusion(&self, depth: Range<usize>, cols: Range<usize>) -> MemoryBlock {
+    pub(crate) fn memory(&self, depth: Range<usize>, cols: Range<usize>) -> MemoryBlock {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
-        self.src.add(rows.start * self.ld + cols.start).fusion(rows.len(), cols.len(), self.ld)
+        self.src.add(rows.start * self.ld + cols.start).memory(rows.len(), cols.len(), self.ld)
     }
 
     #[inline(always)]

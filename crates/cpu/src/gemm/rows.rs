@@ -180,7 +180,7 @@ pub(crate) trait RowSource: Sync {
     fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
-    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
+    fn memory(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
 }
 
 /// Rows of A in memory, to be multiplied by vectors.
@@ -265,8 +265,8 @@ impl RowSource for MatrixRows {
         self.len
     }
 
-    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
-        self.src.add(rows.start * self.ld + range.start).fusion(rows.len(), range.len(), self.ld)
+    fn memory(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
+        self.src.add(rows.start * self.ld + range.start).memory(rows.len(), range.len(), self.ld)
     }
 }
 
@@ -639,7 +639,7 @@ impl<P: RowSource> RowProduct<'_, P> {
             for (block, next) in runs.blocks(task / groups.count) {
                 let rows = blocks.range(block, self.m);
                 let prefetch = next.map_or(MemoryBlock::EMPTY, |next| {
-                    self.source.fusion(blocks.range(next, self.m), 0..self.source.row_len())
+                    self.source.memory(blocks.range(next, self.m), 0..self.source.row_len())
                 });
                 // SAFETY: the caller's promises; tasks have different rows or columns.
                 unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };

@@ -34,6 +34,15 @@ pub enum Activation {
     Relu,
     /// `x * sigmoid(x)`.
     Swish,
+    /// `0.5 x (1 + erf(x / sqrt 2))`.
+    Gelu,
+}
+
+impl Activation {
+    /// Whether it is one that works on its argument alone, without an [`Addend`].
+    pub(crate) fn is_function(self) -> bool {
+        matches!(self, Activation::Swish | Activation::Gelu)
+    }
 }
 
 /// A matrix that is added to C.
@@ -96,6 +105,11 @@ const NONE: u8 = 0;
 const F32: u8 = 1;
 const BF16: u8 = 2;
 
+/// What activations are compiled as: a lower bound, which may be infinite, or a function.
+const BOUND: u8 = 0;
+const SWISH: u8 = 1;
+const GELU: u8 = 2;
+
 const fn form(dtype: DType) -> u8 {
     match dtype {
         DType::F32 => F32,
@@ -149,9 +163,9 @@ impl Store {
     }
 
     /// # Safety
-    /// As for [`write`](Self::write), with an addend and an output of these forms, and an activation that is swish or not.
+    /// As for [`write`](Self::write), with an addend and an output of these forms, and an activation that is compiled as this.
     #[inline(always)]
-    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool>(
+    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8, const ACTIVATION: u8>(
         &self,
         source: Source,
         rows: FinishedRows<'_>,
@@ -161,14 +175,14 @@ impl Store {
         // SAFETY: the caller's promises.
         unsafe {
             while col + 2 * S::LANES <= end {
-                self.write_vectors::<S, ADDEND, OUTPUT, SWISH, 2>(source, rows, col);
+                self.write_vectors::<S, ADDEND, OUTPUT, ACTIVATION, 2>(source, rows, col);
                 col += 2 * S::LANES;
             }
             while col < end {
                 let len = S::LANES.min(end - col);
                 match len == S::LANES {
-                    true => self.write_vectors::<S, ADDEND, OUTPUT, SWISH, 1>(source, rows, col),
-                    false => self.write_some::<S, ADDEND, OUTPUT, SWISH>(source, rows, col, len),
+                    true => self.write_vectors::<S, ADDEND, OUTPUT, ACTIVATION, 1>(source, rows, col),
+                    false => self.write_some::<S, ADDEND, OUTPUT, ACTIVATION>(source, rows, col, len),
                 }
                 col += len;
             }
@@ -180,7 +194,7 @@ impl Store {
     /// # Safety
     /// As for [`write_as`](Self::write_as); the columns are there.
     #[inline(always)]
-    unsafe fn write_some<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool>(
+    unsafe fn write_some<S: Simd, const ADDEND: u8, const OUTPUT: u8, const ACTIVATION: u8>(
         &self,
         source: Source,
         rows: FinishedRows<'_>,
@@ -216,7 +230,7 @@ impl Store {
                     addend.cast::<u8>().copy_from_nonoverlapping(own.elements.add(at * size), len * size);
                 }
                 let from = Source::Buffer { start: sums, pitch: 0 };
-                whole.write_vectors::<S, ADDEND, OUTPUT, SWISH, 1>(from, one, 0);
+                whole.write_vectors::<S, ADDEND, OUTPUT, ACTIVATION, 1>(from, one, 0);
                 let size = self.output_type.size();
                 self.output.add(at * size).copy_from_nonoverlapping(output.cast(), len * size);
             }
@@ -228,7 +242,7 @@ impl Store {
     /// # Safety
     /// As for [`write_as`](Self::write_as); the columns are there.
     #[inline(always)]
-    unsafe fn write_vectors<S: Simd, const ADDEND: u8, const OUTPUT: u8, const SWISH: bool, const VECTORS: usize>(
+    unsafe fn write_vectors<S: Simd, const ADDEND: u8, const OUTPUT: u8, const ACTIVATION: u8, const VECTORS: usize>(
         &self,
         source: Source,
         rows: FinishedRows<'_>,
@@ -255,11 +269,11 @@ impl Store {
                         };
                         *value = S::add(*value, S::add(x, addend_bias[v]));
                     }
-                    *value = if SWISH {
-                        let x = Vector::<S>::new(*value);
-                        x.times(vector::sigmoid(x)).get()
-                    } else {
-                        S::max(floor, *value)
+                    let x = Vector::<S>::new(*value);
+                    *value = match ACTIVATION {
+                        SWISH => x.times(vector::sigmoid(x)).get(),
+                        GELU => vector::gelu(x).get(),
+                        _ => S::max(floor, *value),
                     };
                 }
                 if OUTPUT == BF16 {
@@ -295,18 +309,24 @@ impl SimdOp for WriteRows<'_> {
     unsafe fn run<S: Simd>(self) {
         let WriteRows { store, source, rows } = self;
         let addend = store.addend.map_or(NONE, |addend| form(addend.dtype));
-        let swish = store.activation == Activation::Swish;
+        let activation = match store.activation {
+            Activation::None | Activation::Relu => BOUND,
+            Activation::Swish => SWISH,
+            Activation::Gelu => GELU,
+        };
         // SAFETY: the promises of `write`.
         unsafe {
-            match (addend, form(store.output_type), swish) {
-                (_, BF16, true) => store.write_as::<S, NONE, BF16, true>(source, rows),
-                (_, _, true) => store.write_as::<S, NONE, F32, true>(source, rows),
-                (NONE, BF16, _) => store.write_as::<S, NONE, BF16, false>(source, rows),
-                (NONE, ..) => store.write_as::<S, NONE, F32, false>(source, rows),
-                (BF16, BF16, _) => store.write_as::<S, BF16, BF16, false>(source, rows),
-                (BF16, ..) => store.write_as::<S, BF16, F32, false>(source, rows),
-                (_, BF16, _) => store.write_as::<S, F32, BF16, false>(source, rows),
-                (..) => store.write_as::<S, F32, F32, false>(source, rows),
+            match (addend, form(store.output_type), activation) {
+                (_, BF16, SWISH) => store.write_as::<S, NONE, BF16, SWISH>(source, rows),
+                (_, _, SWISH) => store.write_as::<S, NONE, F32, SWISH>(source, rows),
+                (_, BF16, GELU) => store.write_as::<S, NONE, BF16, GELU>(source, rows),
+                (_, _, GELU) => store.write_as::<S, NONE, F32, GELU>(source, rows),
+                (NONE, BF16, _) => store.write_as::<S, NONE, BF16, BOUND>(source, rows),
+                (NONE, ..) => store.write_as::<S, NONE, F32, BOUND>(source, rows),
+                (BF16, BF16, _) => store.write_as::<S, BF16, BF16, BOUND>(source, rows),
+                (BF16, ..) => store.write_as::<S, BF16, F32, BOUND>(source, rows),
+                (_, BF16, _) => store.write_as::<S, F32, BF16, BOUND>(source, rows),
+                (..) => store.write_as::<S, F32, F32, BOUND>(source, rows),
             }
         }
     }

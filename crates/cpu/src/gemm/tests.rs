@@ -102,6 +102,8 @@ fn products_store_as_what_follows_them_computes() {
     }
 }
 
+const ACTIVATIONS: [Activation; 4] = [Activation::None, Activation::Relu, Activation::Swish, Activation::Gelu];
+
 fn stores_in(isa: Isa, [m, n, k]: [usize; 3]) {
     let pool = ThreadPool::new(2);
     let ctx = Ctx::alone(isa, &pool);
@@ -113,18 +115,18 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3]) {
     let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
     let mut c = vec![f32::NAN; m * n];
     gemm(ctx, &desc, &a[..], TypedSlice::from(&b[..]), Output::new(&mut c), &mut scratch, None);
-    // The bits say whether there is a bias, an addend of 16 bits with a bias, ReLU, an output of 16 bits, and swish where there is
-    // neither addend nor ReLU.
-    for form in (0..32usize).filter(|form| form & 16 == 0 || form & 6 == 0) {
+    // The bits say whether there is a bias, an addend of 16 bits with a bias, an output of 16 bits.
+    let forms = (0..8usize).flat_map(|form| ACTIVATIONS.map(|activation| (form, activation)));
+    for (form, activation) in forms.filter(|(form, activation)| form & 2 == 0 || !activation.is_function()) {
         let has = |bit: usize| form & bit != 0;
-        let swish = has(16);
         let finished = c.iter().enumerate().map(|(i, &c)| {
             let with_bias = if has(1) { c + bias[i % n] } else { c };
             let sum = if has(2) { with_bias + (addend[i].to_f32() + addend_bias[i % n]) } else { with_bias };
-            match has(4) {
-                true => sum.max(0.0),
-                false if swish => sum * vector::sigmoid(sum),
-                false => sum,
+            match activation {
+                Activation::None => sum,
+                Activation::Relu => sum.max(0.0),
+                Activation::Swish => sum * vector::sigmoid(sum),
+                Activation::Gelu => vector::gelu(sum),
             }
         });
         let mut narrow = vec![bf16::NAN; m * n];
@@ -136,23 +138,19 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3]) {
                 dtype: DType::Bf16,
                 bias: Some(addend_bias.as_ptr()),
             }),
-            activation: match has(4) {
-                true => Activation::Relu,
-                false if swish => Activation::Swish,
-                false => Activation::None,
-            },
-            output: if has(8) { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() },
-            output_type: if has(8) { DType::Bf16 } else { DType::F32 },
+            activation,
+            output: if has(4) { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() },
+            output_type: if has(4) { DType::Bf16 } else { DType::F32 },
         };
         let mut sums = vec![f32::NAN; m * n];
         gemm(ctx, &desc, &a[..], TypedSlice::from(&b[..]), Output::new(&mut sums), &mut scratch, Some(&Left(store)));
         for (i, want) in finished.enumerate() {
             let (got, want) =
-                if has(8) { (narrow[i].to_f32(), bf16::from_f32(want).to_f32()) } else { (wide[i], want) };
+                if has(4) { (narrow[i].to_f32(), bf16::from_f32(want).to_f32()) } else { (wide[i], want) };
             assert_eq!(
                 got.to_bits(),
                 want.to_bits(),
-                "{isa} {m} x {n} x {k}, form {form}: element {i} is {got}, not {want}"
+                "{isa} {m} x {n} x {k}, form {form}, {activation:?}: element {i} is {got}, not {want}"
             );
         }
     }

@@ -103,29 +103,29 @@ impl MemoryBlock {
 
 /// Memory that will be wanted soon, which tile calls prefetch while they compute.
 pub(crate) struct Prefetch {
-    fusions: [MemoryBlock; 2],
+    blocks: [MemoryBlock; 2],
     row: usize,
     col: usize,
 }
 
 impl Prefetch {
-    pub(crate) fn new(fusions: [MemoryBlock; 2]) -> Prefetch {
-        Prefetch { fusions, row: 0, col: 0 }
+    pub(crate) fn new(blocks: [MemoryBlock; 2]) -> Prefetch {
+        Prefetch { blocks, row: 0, col: 0 }
     }
 
     /// Start and pitch of the next `rounds` pieces of two cache lines.
     #[inline(always)]
     pub(super) fn take(&mut self, rounds: usize) -> (*const f32, usize) {
-        let fusion = &self.fusions[0];
-        if self.col >= fusion.cols {
-            self.fusions = [self.fusions[1], MemoryBlock::EMPTY];
+        let block = &self.blocks[0];
+        if self.col >= block.cols {
+            self.blocks = [self.blocks[1], MemoryBlock::EMPTY];
             (self.row, self.col) = (0, 0);
             return (std::ptr::null(), 0);
         }
-        let start = fusion.start.wrapping_add(self.row * fusion.pitch + self.col);
-        let pitch = fusion.pitch;
+        let start = block.start.wrapping_add(self.row * block.pitch + self.col);
+        let pitch = block.pitch;
         self.row += rounds;
-        if self.row >= fusion.rows {
+        if self.row >= block.rows {
             self.row = 0;
             self.col += 2 * LINE;
         }

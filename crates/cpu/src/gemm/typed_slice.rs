@@ -157,7 +157,7 @@ impl TypedPtr {
     }
 
     /// The memory of `rows` runs of `cols` elements, `pitch` apart, as a hint for prefetching.
-    pub(crate) fn fusion(self, rows: usize, cols: usize, pitch: usize) -> MemoryBlock {
+    pub(crate) fn memory(self, rows: usize, cols: usize, pitch: usize) -> MemoryBlock {
         let scaled = |elements: usize| (elements * self.dtype.size()).div_ceil(size_of::<f32>());
         MemoryBlock { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
     }
