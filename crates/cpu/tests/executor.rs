@@ -206,3 +206,25 @@ fn limited_weight_gradients_are_those_of_fewer_items() {
     }
     assert!(gradient(ITEMS, Some(0)).1.iter().all(|&element| element == 0.0));
 }
+
+#[test]
+fn parts_of_concatenations_are_written_where_the_whole_lies() {
+    let concats = |axis: usize, parts: [[usize; 2]; 2]| {
+        let mut g = Graph::new();
+        let products = parts.map(|[rows, cols]| {
+            let x = g.input(&format!("x{rows}x{cols}"), Role::Feed, TensorType::f32([rows, 8]))?;
+            let w = g.input(&format!("w{rows}x{cols}"), Role::Parameter, TensorType::f32([8, cols]))?;
+            g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])
+        });
+        let products = products.into_iter().collect::<Result<Vec<_>, GraphError>>().unwrap();
+        let joined = g.concat(&products, axis).unwrap();
+        let relu = g.relu(joined).unwrap();
+        g.output("y", relu);
+        let plan = compiled(&g);
+        plan.calls.iter().filter(|call| plan.graph.node(call.node).op.rule().name() == "concat").count()
+    };
+    assert_eq!(concats(0, [[3, 16], [2, 16]]), 0);
+    assert_eq!(concats(1, [[1, 32], [1, 5]]), 0);
+    assert_eq!(concats(1, [[2, 16], [2, 32]]), 1, "parts are not neighbours in memory");
+    assert_eq!(concats(0, [[3, 5], [2, 5]]), 1, "the second part is not aligned");
+}

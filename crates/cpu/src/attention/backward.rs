@@ -6,8 +6,7 @@ use super::{
 };
 use crate::gemm::{
     ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, OperandRows, PACKED_ROWS, Prefetch,
-    ROW_STRIDE, Scratch, SharedMut, TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count,
-    tile_start,
+    ROW_STRIDE, Scratch, SharedMut, TileLoop, TileRows, TypedPtr, TypedSlice, aligned_len, column_stride, panel,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp};
 use bessemer_ir::DType;
@@ -287,16 +286,16 @@ impl Backward<'_> {
     #[inline(always)]
     unsafe fn transpose<S: Simd>(&self, part: &Part) {
         let (queries, keys) = (part.queries.len(), part.keys.len());
-        let tiles = tile_count::<S>(keys);
+        let tiles = TileRows::new::<S>(keys);
         for (rows, dst) in [
             (self.buffers.probabilities, self.buffers.probability_tiles),
             (self.buffers.dscores, self.buffers.dscore_tiles),
         ] {
             for row in 0..queries {
-                for tile in 0..tiles {
+                for tile in 0..tiles.count {
                     // SAFETY: the tiles have room, and a row has room behind its last number for reading a whole step.
                     unsafe {
-                        let src = rows.add(row * ROW_STRIDE + tile_start(keys, tile, tiles)).0;
+                        let src = rows.add(row * ROW_STRIDE + tiles.start(tile)).0;
                         let dst = dst.add(tile * tile_len::<S>(queries) + row * column_stride::<S>()).0;
                         for v in (0..column_stride::<S>()).step_by(S::LANES) {
                             S::store(dst.add(v), S::load(src.add(v)));

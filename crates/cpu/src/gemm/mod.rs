@@ -45,7 +45,7 @@ pub(crate) use rows::{
 pub(crate) use tile::{
     ALayout, COLUMN_STRIDE, LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel, panel_width,
 };
-pub(crate) use tile_loop::{MemoryBlock, OperandRows, PACKED_ROWS, Prefetch, TileLoop, tile_count, tile_start};
+pub(crate) use tile_loop::{MemoryBlock, OperandRows, PACKED_ROWS, Prefetch, TileLoop, TileRows};
 pub(crate) use tiles::MAX_POSITIONS;
 pub(crate) use typed_slice::{TypedPtr, packed_start};
 

@@ -10,7 +10,7 @@ use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
 use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowAddress, RowSource};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
-use super::tile_loop::{MemoryBlock, OperandRows, Prefetch, TileLoop, tile_count, tile_start};
+use super::tile_loop::{MemoryBlock, OperandRows, Prefetch, TileLoop, TileRows};
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 
@@ -363,13 +363,13 @@ impl<P: RowSource> OuterBlock<'_, P> {
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.
     #[inline(always)]
     unsafe fn pack_a<S: Simd>(&self, depth: Range<usize>, dst: *mut f32, a_tile: usize, line: *mut f32) {
-        let tiles = tile_count::<S>(self.rows.len());
+        let tiles = TileRows::new::<S>(self.rows.len());
         for (step, p) in depth.enumerate() {
             // SAFETY: the line and the tiles have room, and reading a whole step from the line stays inside it.
             unsafe {
                 self.take_line::<S>(p, line);
-                for tile in 0..tiles {
-                    let src = line.add(tile_start(self.rows.len(), tile, tiles));
+                for tile in 0..tiles.count {
+                    let src = line.add(tiles.start(tile));
                     let dst = dst.add(tile * a_tile + step * column_stride::<S>());
                     for v in (0..column_stride::<S>()).step_by(S::LANES) {
                         S::store(dst.add(v), S::load(src.add(v)));

@@ -133,17 +133,33 @@ impl Prefetch {
     }
 }
 
-/// First row of tile `index` of `count`: rows are spread evenly over the tiles.
-#[inline(always)]
-pub(crate) fn tile_start(rows: usize, index: usize, count: usize) -> usize {
-    // Divisions of 32 bits take half as long, or less.
-    (rows as u32 * index as u32 / count as u32) as usize
+/// Rows, spread evenly over tiles: the first ones may have one row more than the others. Made once for a block, as it divides.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRows {
+    /// Number of tiles.
+    pub count: usize,
+    /// Rows of the shorter tiles.
+    short: usize,
+    /// Number of the longer ones.
+    longer: usize,
 }
 
-/// Number of tiles over `rows` rows.
-#[inline(always)]
-pub(crate) fn tile_count<S: Simd>(rows: usize) -> usize {
-    rows.div_ceil(S::TILE_ROWS)
+impl TileRows {
+    /// As few tiles as hold that many rows.
+    #[inline(always)]
+    pub(crate) fn new<S: Simd>(rows: usize) -> TileRows {
+        let count = rows.div_ceil(S::TILE_ROWS);
+        // Divisions of 32 bits take half as long, or less.
+        let (short, longer) = (rows as u32 / count.max(1) as u32, rows as u32 % count.max(1) as u32);
+        TileRows { count, short: short as usize, longer: longer as usize }
+    }
+
+    /// First row of a tile; behind the last one the number of rows.
+    #[inline(always)]
+    pub(crate) fn start(self, tile: usize) -> usize {
+        let tile = tile.min(self.count);
+        tile * self.short + tile.min(self.longer)
+    }
 }
 
 impl TileLoop<'_> {
@@ -197,7 +213,8 @@ impl SimdOp for VectorTiles<'_> {
         let VectorTiles { tile_loop, prefetch, store } = self;
         let &TileLoop { layout, depth, a, a_tile, b, b_panel, cols, c, c_rows, accumulate, stream_b, b_next, .. } =
             tile_loop;
-        let tiles = tile_count::<S>(c_rows.len());
+        let spread = TileRows::new::<S>(c_rows.len());
+        let tiles = spread.count;
         let b_share = depth * panel::<S>() / tiles.max(1);
         let rounds = rounds(depth);
         let prefetch_pieces = match stream_b {
@@ -209,12 +226,12 @@ impl SimdOp for VectorTiles<'_> {
         let by_rows = store.is_some() && depth * cols <= NEAR_B;
         let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr().cast::<f32>();
-        let mut tile_rows = Rows::of::<S>(c_rows, layout, panels, 0, tiles);
+        let mut tile_rows = Rows::of::<S>(c_rows, layout, spread, 0);
         for (tile, index) in TileOrder::new(tiles, panels, by_rows) {
             if tile != tile_rows.tile {
-                tile_rows = Rows::of::<S>(c_rows, layout, panels, tile, tiles);
+                tile_rows = Rows::of::<S>(c_rows, layout, spread, tile);
             }
-            let Rows { start, c_rows, next, next_share, kernel, .. } = tile_rows;
+            let Rows { start, c_rows, next, kernel, .. } = tile_rows;
             let col = index * panel::<S>();
             let width = panel::<S>().min(cols - col);
             let b = b.wrapping_add(index * b_panel);
@@ -246,7 +263,10 @@ impl SimdOp for VectorTiles<'_> {
                 };
                 if let Some(store) = store {
                     match by_rows {
-                        true => store.prefetch::<S>(&next[share(0..next.len(), index, next_share)], 0..cols),
+                        true => {
+                            let rows = share(0..next.len(), index, share_len(next.len(), panels));
+                            store.prefetch::<S>(&next[rows], 0..cols);
+                        }
                         false => store.prefetch::<S>(c_rows, col..col + width),
                     }
                 }
@@ -310,25 +330,20 @@ struct Rows<'a> {
     /// Offsets of them, and of those of the next tile.
     c_rows: &'a [usize],
     next: &'a [usize],
-    /// Rows of the next tile that each panel of this one prefetches.
-    next_share: usize,
     /// The kernel of a whole panel.
     kernel: TileFn,
 }
 
 impl<'a> Rows<'a> {
-    /// Those of tile number `tile` of `tiles`.
+    /// Those of tile number `tile`.
     #[inline(always)]
-    fn of<S: Simd>(c_rows: &'a [usize], layout: ALayout, panels: usize, tile: usize, tiles: usize) -> Rows<'a> {
-        let [start, end, next_end] =
-            [0, 1, 2].map(|next| tile_start(c_rows.len(), (tile + next).min(tiles), tiles.max(1)));
-        let next = &c_rows[end..next_end];
+    fn of<S: Simd>(c_rows: &'a [usize], layout: ALayout, spread: TileRows, tile: usize) -> Rows<'a> {
+        let [start, end, next_end] = [0, 1, 2].map(|next| spread.start(tile + next));
         Rows {
             tile,
             start,
             c_rows: &c_rows[start..end],
-            next,
-            next_share: share_len(next.len(), panels),
+            next: &c_rows[end..next_end],
             kernel: tile_fn::<S>(layout, (end - start).max(1), panel::<S>()),
         }
     }

@@ -382,6 +382,10 @@ impl OpRule for Concat {
         Cost::streaming(0, inputs, outputs)
     }
 
+    fn joins_inputs(&self, inputs: &[&TensorType]) -> bool {
+        inputs[0].shape[..self.axis].iter().all(|&size| size == 1)
+    }
+
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let outer: usize = outputs[0].shape[..self.axis].iter().product();
         let mut data = Vec::with_capacity(outputs[0].shape.elements());

@@ -220,6 +220,11 @@ pub trait OpRule {
         false
     }
 
+    /// Whether its output is its inputs, one behind the other in memory: there is nothing to do where they were written there.
+    fn joins_inputs(&self, _inputs: &[&TensorType]) -> bool {
+        false
+    }
+
     /// Whether it is computed at compile time if all its inputs are small constants.
     fn folds_constants(&self) -> bool {
         self.is_pointwise()

@@ -1,4 +1,4 @@
-//! Gives every value a location, in the state or in one arena: views, in-place writes, lifetimes, offsets.
+//! Gives every value a location, in the state or in one arena: views, in-place writes, parts of concatenations, lifetimes, offsets.
 
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
@@ -7,6 +7,7 @@ use crate::ops::{Op, Storage};
 use crate::passes::invariant::Invariant;
 use crate::plan::{KernelCall, Kernels, Location, Needs, OnceCall, Plan, StateCopy, StateTensor};
 use crate::rules::Rules;
+use crate::shape::TensorType;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A run of bytes that one or more values share.
@@ -19,6 +20,8 @@ struct Buffer {
     name: String,
     /// In the arena; of state without meaning.
     offset: usize,
+    /// The buffer that it is a part of, and from which byte on.
+    inside: Option<(usize, usize)>,
 }
 
 /// How long the content of a buffer lives.
@@ -38,6 +41,11 @@ impl Buffer {
             Lifetime::State(number) => Location::State(number),
             Lifetime::Transient | Lifetime::Persistent => Location::Arena(self.offset),
         }
+    }
+
+    /// Whether it takes memory of its own for some of the steps.
+    fn takes_room(&self) -> bool {
+        self.lifetime == Lifetime::Transient && self.inside.is_none()
     }
 }
 
@@ -75,6 +83,8 @@ struct Planner<'a> {
     last_use: HashMap<Value, usize>,
     /// State that each value replaces.
     replaces: HashMap<Value, Value>,
+    /// Nodes whose results are there as soon as their inputs are, which were written into them.
+    joined: HashSet<NodeId>,
     /// Nodes that run for every micro-batch.
     in_accumulation: Vec<bool>,
     /// Outputs that lie in the state: name, value and the buffer that keeps its content.
@@ -134,13 +144,14 @@ impl<'a> Planner<'a> {
             buffer_of: HashMap::new(),
             last_use,
             replaces,
+            joined: HashSet::new(),
             in_accumulation: graph.accumulation_phase(),
             kept_results: Vec::new(),
         }
     }
 
     fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, lifetime: Lifetime, name: String) -> usize {
-        self.buffers.push(Buffer { bytes, first, last, lifetime, name, offset: 0 });
+        self.buffers.push(Buffer { bytes, first, last, lifetime, name, offset: 0, inside: None });
         self.buffers.len() - 1
     }
 
@@ -175,6 +186,48 @@ impl<'a> Planner<'a> {
             self.buffers[buffer].last = self.buffers[buffer].last.max(last);
             self.buffer_of.insert(value, buffer);
         }
+        self.join(id);
+    }
+
+    /// Lets the inputs of a concatenation be written where its output is to lie, if each of them has a buffer of its own.
+    fn join(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        let types: Vec<&TensorType> = node.inputs.iter().map(|&input| self.graph.ty(input)).collect();
+        if !node.op.rule().joins_inputs(&types) {
+            return;
+        }
+        let whole = self.buffer_of[&Value { node: id, output: 0 }];
+        let mut parts = Vec::new();
+        let mut start = 0usize;
+        for (&input, ty) in node.inputs.iter().zip(types) {
+            let part = self.buffer_of[&input];
+            let Buffer { bytes, lifetime, inside, .. } = self.buffers[part];
+            let is_own = lifetime == Lifetime::Transient && inside.is_none() && bytes == ty.bytes();
+            if !is_own || !start.is_multiple_of(self.rules.alignment) || parts.iter().any(|&(other, _)| other == part) {
+                return;
+            }
+            parts.push((part, start));
+            start += bytes;
+        }
+        if self.buffers[whole].lifetime != Lifetime::Transient || self.buffers[whole].bytes != start {
+            return;
+        }
+        self.joined.insert(id);
+        for (part, start) in parts {
+            let Buffer { first, last, .. } = self.buffers[part];
+            self.buffers[part].inside = Some((whole, start));
+            let whole = &mut self.buffers[whole];
+            (whole.first, whole.last) = (whole.first.min(first), whole.last.max(last));
+        }
+    }
+
+    /// The buffer that a buffer is a part of in the end, maybe itself, and from which byte on.
+    fn whole_of(&self, buffer: usize) -> (usize, usize) {
+        let (mut whole, mut start) = (buffer, 0);
+        while let Some((outer, offset)) = self.buffers[whole].inside {
+            (whole, start) = (outer, start + offset);
+        }
+        (whole, start)
     }
 
     /// The state's own buffer for a value that replaces it, if nobody reads the old content later, neither in this
@@ -205,8 +258,8 @@ impl<'a> Planner<'a> {
             |buffer: usize| (0..value.output).any(|o| self.buffer_of[&Value { node: value.node, output: o }] == buffer);
         node.inputs[fusion.producer_inputs()..].iter().find_map(|&input| {
             let buffer = *self.buffer_of.get(&input)?;
-            let dies =
-                self.buffers[buffer].last == value.node.index() && self.buffers[buffer].lifetime == Lifetime::Transient;
+            let Buffer { last, lifetime, inside, .. } = self.buffers[buffer];
+            let dies = last == value.node.index() && lifetime == Lifetime::Transient && inside.is_none();
             let same_size = self.graph.ty(input).bytes() == self.graph.ty(value).bytes()
                 && self.buffers[buffer].bytes == self.graph.ty(value).bytes();
             (dies && same_size && !taken(buffer) && self.reads_in_place(value, input)).then_some(buffer)
@@ -216,8 +269,8 @@ impl<'a> Planner<'a> {
     /// Whether the node reads `input` nowhere but at the element of `value` that it then writes, in elements of the same size.
     fn reads_in_place(&self, value: Value, input: Value) -> bool {
         let node = self.graph.node(value.node);
-        let buffer = self.buffer_of[&input];
-        let mut of_buffer = node.inputs.iter().enumerate().filter(|(_, v)| self.buffer_of[v] == buffer);
+        let whole = |value: &Value| self.whole_of(self.buffer_of[value]).0;
+        let mut of_buffer = node.inputs.iter().enumerate().filter(|(_, v)| whole(v) == whole(&input));
         self.graph.dtype(input).size() == self.graph.dtype(value).size()
             && of_buffer.all(|(index, _)| node.op.rule().may_overwrite(value.output as usize, index))
     }
@@ -230,7 +283,8 @@ impl<'a> Planner<'a> {
     /// Adds the buffers that kernels need beside their operands.
     fn add_needs(&mut self) -> Vec<Extra> {
         let mut extras = Vec::new();
-        for id in self.graph.ids().filter(|&id| runs_kernel(&self.graph.node(id).op)) {
+        let runs = |id: &NodeId| runs_kernel(&self.graph.node(*id).op) && !self.joined.contains(id);
+        for id in self.graph.ids().filter(runs).collect::<Vec<_>>() {
             let (at, Needs { scratch, packed }) = (id.index(), self.needs[id.index()]);
             let name =
                 |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
@@ -266,8 +320,7 @@ impl<'a> Planner<'a> {
             buffer.offset = end;
             end = align(end + buffer.bytes);
         }
-        let mut order: Vec<usize> =
-            (0..self.buffers.len()).filter(|&b| self.buffers[b].lifetime == Lifetime::Transient).collect();
+        let mut order: Vec<usize> = (0..self.buffers.len()).filter(|&b| self.buffers[b].takes_room()).collect();
         order.sort_by_key(|&b| (std::cmp::Reverse(self.buffers[b].bytes), self.buffers[b].first, b));
         let mut placed: Vec<usize> = Vec::new();
         for &index in &order {
@@ -288,6 +341,12 @@ impl<'a> Planner<'a> {
             }
             self.buffers[index].offset = offset;
             placed.push(index);
+        }
+        for part in 0..self.buffers.len() {
+            if self.buffers[part].inside.is_some() {
+                let (whole, start) = self.whole_of(part);
+                self.buffers[part].offset = self.buffers[whole].offset + start;
+            }
         }
     }
 
@@ -376,7 +435,7 @@ impl<'a> Planner<'a> {
     /// The transient buffers that live at the fullest moment.
     fn peak(&self) -> Vec<(String, usize)> {
         let mut change: BTreeMap<usize, i64> = BTreeMap::new();
-        for buffer in self.buffers.iter().filter(|b| b.lifetime == Lifetime::Transient) {
+        for buffer in self.buffers.iter().filter(|b| b.takes_room()) {
             *change.entry(buffer.first).or_default() += buffer.bytes as i64;
             *change.entry(buffer.last.saturating_add(1)).or_default() -= buffer.bytes as i64;
         }
@@ -390,7 +449,7 @@ impl<'a> Planner<'a> {
         let mut list: Vec<(String, usize)> = self
             .buffers
             .iter()
-            .filter(|b| b.lifetime == Lifetime::Transient && b.first <= best.1 && best.1 <= b.last)
+            .filter(|b| b.takes_room() && b.first <= best.1 && best.1 <= b.last)
             .map(|b| (b.name.trim().to_string(), b.bytes))
             .collect();
         list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

@@ -120,6 +120,7 @@ pub const CASES: &[Case] = &[
     case("normal random numbers", pointwise::normal, EXACT),
     case("slice and pad", moves::slice_pad, F32),
     case("transpose and concat", moves::transpose_concat, F32),
+    case("concat of products", moves::concat_of_products, ALL),
     case("gather", moves::gather, F32),
     case("gather along an axis", moves::gather_along_axis, F32),
     case("scatter_add of repeated indices", moves::scatter_add, F32),

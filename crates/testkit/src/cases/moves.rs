@@ -4,7 +4,9 @@ use crate::problem::{Draw, Input, Problem};
 use bessemer_ir::ops::collective::{AllReduce, AllReduceStart, AllReduceWait, Wire};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::index::{Gather, ScatterAdd};
+use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pool::{AvgPool2d, MaxPool2d};
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{DType, GraphError, TensorType, Value};
 
 /// Input, window, stride and padding of a pooling.
@@ -22,6 +24,23 @@ pub(super) fn transpose_concat(p: &mut Problem, d: &mut Draw) -> Result<Value, G
     let (x, y) = (p.input(&[a, b, c])?, p.input(&[a, c, e])?);
     let turned = p.graph.transpose(x, &[0, 2, 1])?;
     p.graph.concat(&[turned, y], 2)
+}
+
+/// Parts that lie where the whole is, in a nested concatenation; one of them is read afterwards as well, while the whole is overwritten.
+pub(super) fn concat_of_products(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (inner, cols) = (d.int(1, 30), 64 * d.int(1, 2));
+    let w = p.input(&[inner, cols])?;
+    let mut parts = Vec::new();
+    for _ in 0..3 {
+        let x = p.input(&[d.int(1, 12), inner])?;
+        let product = p.graph.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+        parts.push(p.graph.mul_scalar(product, 0.5)?);
+    }
+    let pair = p.graph.concat(&parts[..2], 0)?;
+    let whole = p.graph.concat(&[pair, parts[2]], 0)?;
+    let doubled = p.graph.mul_scalar(whole, 2.0)?;
+    let top = p.graph.reduce(ReduceKind::Max, parts[1], &[0], false)?;
+    p.graph.add(doubled, top)
 }
 
 pub(super) fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {

@@ -17,8 +17,7 @@ use super::{Direction, FEWEST_CHANNELS, is_possible};
 use crate::conv::ConvDesc;
 use crate::gemm::{
     ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, OperandRows, Output, PartialSum, Prefetch, RowBlocks,
-    Scratch, SharedMut, TASKS, TileLoop, TypedSlice, aligned_len, column_stride, even_chunks, panel, tile_count,
-    tile_start,
+    Scratch, SharedMut, TASKS, TileLoop, TileRows, TypedSlice, aligned_len, column_stride, even_chunks, panel,
 };
 use crate::simd::{Simd, SimdOp};
 
@@ -281,7 +280,7 @@ impl Block<'_> {
                         layout: ALayout::Columns,
                         depth: tiles,
                         a: OperandRows::packed(self.x_side.0.add(x.offset(chunk, position))),
-                        a_tile: tile_start(rows.len(), 1, tile_count::<S>(rows.len())),
+                        a_tile: TileRows::new::<S>(rows.len()).start(1),
                         b,
                         b_panel: dy.chunk_stride,
                         cols: self.cols.len().next_multiple_of(panel::<S>()),
