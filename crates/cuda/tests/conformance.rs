@@ -7,16 +7,14 @@ mod common;
 mod device;
 
 use backend::Gpu;
-use bessemer_testkit::{CASES, Case, check};
+use bessemer_testkit::{check, half_of_cases};
 use common::mock_or_skip;
 use device::open;
 
-/// Runs every other case, so that two tests share the work.
 fn run_half(test: &str, half: usize) {
     let Some(folder) = mock_or_skip(test) else { return };
     let gpu = Gpu { device: open(folder, true).unwrap(), problems: 1 };
-    let cases: Vec<Case> = CASES.iter().copied().skip(half).step_by(2).collect();
-    match check(&cases, &[&gpu], &[]) {
+    match check(&half_of_cases(half), &[&gpu], &[]) {
         Ok(report) => println!("{report}"),
         Err(failure) => panic!("{failure}"),
     }

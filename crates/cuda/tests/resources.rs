@@ -174,11 +174,19 @@ fn kernels_of_whole_models_compile() {
     let models = [
         ("resnet50", Mode::Train, DType::F16, 32),
         ("efficientnet-b0", Mode::Train, DType::F32, 32),
+        ("bert-base", Mode::Train, DType::Bf16, 8),
+        ("mask-rcnn", Mode::Infer, DType::F32, 2),
+    ];
+    compile_all(&ARCHITECTURES[1..], models);
+}
+
+/// Apart, so that both threads of a small machine compile.
+#[test]
+fn kernels_of_whole_detectors_compile() {
+    let models = [
         ("efficientdet-d0", Mode::Train, DType::F32, 4),
         ("efficientdet-d0", Mode::Infer, DType::F32, 4),
         ("mask-rcnn", Mode::Train, DType::F32, 2),
-        ("mask-rcnn", Mode::Infer, DType::F32, 2),
-        ("bert-base", Mode::Train, DType::Bf16, 8),
     ];
     compile_all(&ARCHITECTURES[1..], models);
 }

@@ -8,7 +8,7 @@ mod peers;
 mod problem;
 mod runner;
 
-pub use cases::{CASES, Case, Compare, Run};
+pub use cases::{CASES, Case, Compare, Run, half_of_cases};
 pub use peers::{PeerCase, peer_cases};
 pub use problem::{Draw, Input, Problem, Tensors, bytes_of, values_of};
 pub use runner::{Backend, Failure, Limit, Outcome, Refusal, Report, check, reached};

@@ -145,3 +145,8 @@ pub const CASES: &[Case] = &[
     case("all_reduce", moves::all_reduce, F32),
     case("all_reduce started and awaited", moves::all_reduce_in_two, F32),
 ];
+
+/// Every other case, from number `half` on, so that two tests share the work of all.
+pub fn half_of_cases(half: usize) -> Vec<Case> {
+    CASES.iter().copied().skip(half).step_by(2).collect()
+}
