@@ -128,6 +128,10 @@ fn commands_of_the_readme_run() {
         command.current_dir(folder.path()).args(&shown.words[1..]);
         if shown.words[1] == "train" && !line.contains("--resume") {
             command.args(["--steps", "1"]);
+            // Evaluation on few of the drawn scenes.
+            if line.contains("-tiny --data shapes") {
+                command.args(["--set", "data.eval_samples=16"]);
+            }
         }
         let begun = Instant::now();
         let result = command.output().unwrap();
