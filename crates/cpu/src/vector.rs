@@ -30,6 +30,16 @@ fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     y
 }
 
+/// As [`polynomial`], with fused operations.
+#[inline(always)]
+fn polynomial_fused<N: Number, const COUNT: usize>(x: N, coefficients: [f32; COUNT]) -> N {
+    let mut y = x.of(coefficients[0]);
+    for &c in &coefficients[1..] {
+        y = y.fused(x, x.of(c));
+    }
+    y
+}
+
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let x = if x > 89.0 { 89.0 } else { x };
@@ -79,13 +89,9 @@ pub fn exp_fused(x: f32) -> f32 {
 /// `2^f` for `f` in -0.5 to 0.5, with fused operations: within 2e-7 of the exact value, and 1 for 0.
 #[inline(always)]
 fn power_fused<N: Number>(f: N) -> N {
-    const FIRST: f32 = 1.326_473_9e-3;
-    const OTHERS: [f32; 5] = [9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
-    let mut power = f.of(FIRST);
-    for c in OTHERS {
-        power = power.fused(f, f.of(c));
-    }
-    power
+    const COEFFICIENTS: [f32; 6] =
+        [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
+    polynomial_fused(f, COEFFICIENTS)
 }
 
 #[inline(always)]
@@ -153,14 +159,7 @@ pub(crate) fn erf<N: Number>(x: N) -> N {
     const BELOW: [f32; 6] = [3.809_181_4e-5, 1.162_454_6e-3, 1.496_856_7e-2, 1.141_06e-1, 5.020_694e-1, 1.0];
     let cut = x.at_least(-ONE_FROM).at_most(ONE_FROM);
     let square = cut.times(cut);
-    let polynomial = |[first, others @ ..]: [f32; 6]| {
-        let mut y = x.of(first);
-        for c in others {
-            y = y.fused(square, x.of(c));
-        }
-        y
-    };
-    let y = cut.times(polynomial(ABOVE)).times(polynomial(BELOW).reciprocal());
+    let y = cut.times(polynomial_fused(square, ABOVE)).times(polynomial_fused(square, BELOW).reciprocal());
     y.at_least(-1.0).at_most(1.0)
 }
 

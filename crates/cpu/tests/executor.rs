@@ -228,3 +228,22 @@ fn parts_of_concatenations_are_written_where_the_whole_lies() {
     assert_eq!(concats(1, [[2, 16], [2, 32]]), 1, "parts are not neighbours in memory");
     assert_eq!(concats(0, [[3, 5], [2, 5]]), 1, "the second part is not aligned");
 }
+
+#[test]
+fn weights_are_packed_behind_their_concatenation() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([64, 40])).unwrap();
+    let halves = ["first", "second"].map(|name| {
+        let half = g.input(name, Role::Parameter, TensorType::f32([20, 24]))?;
+        g.mul_scalar(half, 2.0)
+    });
+    let halves = halves.into_iter().collect::<Result<Vec<_>, GraphError>>().unwrap();
+    let w = g.concat(&halves, 0).unwrap();
+    let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+    g.output("y", y);
+    let state = device().new_state(layout(&g)).unwrap();
+    write_f32(&*state, "first", &[1.0; 20 * 24]).unwrap();
+    write_f32(&*state, "second", &[0.25; 20 * 24]).unwrap();
+    let mut executor = load(&g, &state, &StateBinding::default()).unwrap();
+    assert_eq!(product(&mut *executor, 64), 20.0 * 2.0 + 20.0 * 0.5);
+}

@@ -95,38 +95,27 @@ impl Reader<'_> {
 
     /// What a value is a function of, and which one.
     fn activation(&self, value: Reg) -> (Reg, Activation) {
-        match self.instr(value) {
-            Instr::Unary(UnaryKind::Relu, a) => (a, Activation::Relu),
-            Instr::Binary(BinaryKind::Mul, a, b) if self.instr(b) == Instr::Unary(UnaryKind::Sigmoid, a) => {
-                (a, Activation::Swish)
-            }
-            Instr::Binary(BinaryKind::Mul, a, b) if self.instr(a) == Instr::Unary(UnaryKind::Sigmoid, b) => {
-                (b, Activation::Swish)
-            }
-            Instr::Binary(BinaryKind::Mul, a, b) => match self.gelu(a, b).or_else(|| self.gelu(b, a)) {
-                Some(x) => (x, Activation::Gelu),
-                None => (value, Activation::None),
-            },
-            _ => (value, Activation::None),
+        if let Instr::Unary(UnaryKind::Relu, a) = self.instr(value) {
+            return (a, Activation::Relu);
         }
+        let function = self.either_way(BinaryKind::Mul, value, |a, b| match self.instr(b) {
+            Instr::Unary(UnaryKind::Sigmoid, x) if x == a => Some((a, Activation::Swish)),
+            _ => Some((self.gelu(a, b)?, Activation::Gelu)),
+        });
+        function.unwrap_or((value, Activation::None))
     }
 
     /// The `x` of `half = x * 0.5` and `above = 1 + erf(x / sqrt 2)`.
     fn gelu(&self, half: Reg, above: Reg) -> Option<Reg> {
         let x = self.times(half, 0.5)?;
-        let erf = self.either_way(above, |a, b| self.is_constant(b, 1.0).then_some(a))?;
+        let erf = self.either_way(BinaryKind::Add, above, |a, b| self.is_constant(b, 1.0).then_some(a))?;
         let Instr::Unary(UnaryKind::Erf, scaled) = self.instr(erf) else { return None };
         (self.times(scaled, FRAC_1_SQRT_2)? == x).then_some(x)
     }
 
     /// What is multiplied by a constant.
     fn times(&self, product: Reg, factor: f32) -> Option<Reg> {
-        let Instr::Binary(BinaryKind::Mul, a, b) = self.instr(product) else { return None };
-        match () {
-            _ if self.is_constant(b, factor) => Some(a),
-            _ if self.is_constant(a, factor) => Some(b),
-            _ => None,
-        }
+        self.either_way(BinaryKind::Mul, product, |a, b| self.is_constant(b, factor).then_some(a))
     }
 
     fn is_constant(&self, reg: Reg, value: f32) -> bool {
@@ -138,7 +127,7 @@ impl Reader<'_> {
         if let Some(bias) = self.producer(reg) {
             return Some((bias, None));
         }
-        self.either_way(reg, |a, b| Some((self.producer(a)?, Some(self.addend(b)?))))
+        self.either_way(BinaryKind::Add, reg, |a, b| Some((self.producer(a)?, Some(self.addend(b)?))))
     }
 
     /// The bias of the producer.
@@ -147,22 +136,22 @@ impl Reader<'_> {
         if is_producer(reg) {
             return Some(None);
         }
-        self.either_way(reg, |a, b| is_producer(a).then_some(Some(self.row(b)?)))
+        self.either_way(BinaryKind::Add, reg, |a, b| is_producer(a).then_some(Some(self.row(b)?)))
     }
 
     fn addend(&self, reg: Reg) -> Option<LoadedAddend> {
         self.matrix(reg).or_else(|| {
-            self.either_way(reg, |a, b| {
+            self.either_way(BinaryKind::Add, reg, |a, b| {
                 let matrix = self.matrix(a)?;
                 Some(LoadedAddend { bias: Some(self.row(b)?), ..matrix })
             })
         })
     }
 
-    /// Tries both orders of the operands of a sum.
-    fn either_way<T>(&self, reg: Reg, read: impl Fn(Reg, Reg) -> Option<T>) -> Option<T> {
+    /// Tries both orders of the operands of such an operation.
+    fn either_way<T>(&self, kind: BinaryKind, reg: Reg, read: impl Fn(Reg, Reg) -> Option<T>) -> Option<T> {
         match self.instr(reg) {
-            Instr::Binary(BinaryKind::Add, a, b) => read(a, b).or_else(|| read(b, a)),
+            Instr::Binary(own, a, b) if own == kind => read(a, b).or_else(|| read(b, a)),
             _ => None,
         }
     }

@@ -224,6 +224,8 @@ impl SimdOp for VectorTiles<'_> {
         };
         let panels = cols.div_ceil(panel::<S>());
         let by_rows = store.is_some() && depth * cols <= NEAR_B;
+        // Rows of the next tile that each panel of one prefetches: of the first tile, which no other is longer than.
+        let next_share = share_len(spread.start(1), panels);
         let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr().cast::<f32>();
         let mut tile_rows = Rows::of::<S>(c_rows, layout, spread, 0);
@@ -263,10 +265,7 @@ impl SimdOp for VectorTiles<'_> {
                 };
                 if let Some(store) = store {
                     match by_rows {
-                        true => {
-                            let rows = share(0..next.len(), index, share_len(next.len(), panels));
-                            store.prefetch::<S>(&next[rows], 0..cols);
-                        }
+                        true => store.prefetch::<S>(&next[share(0..next.len(), index, next_share)], 0..cols),
                         false => store.prefetch::<S>(c_rows, col..col + width),
                     }
                 }

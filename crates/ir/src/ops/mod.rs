@@ -220,7 +220,7 @@ pub trait OpRule {
         false
     }
 
-    /// Whether its output is its inputs, one behind the other in memory: there is nothing to do where they were written there.
+    /// Whether its output consists of its inputs, contiguous and in order, so that it needs no kernel where they are written there.
     fn joins_inputs(&self, _inputs: &[&TensorType]) -> bool {
         false
     }

@@ -20,7 +20,7 @@ struct Buffer {
     name: String,
     /// In the arena; of state without meaning.
     offset: usize,
-    /// The buffer that it is a part of, and from which byte on.
+    /// The buffer that contains it, and its offset in bytes there.
     inside: Option<(usize, usize)>,
 }
 
@@ -43,7 +43,7 @@ impl Buffer {
         }
     }
 
-    /// Whether it takes memory of its own for some of the steps.
+    /// Whether the arena has memory for it between its first and its last use alone, and for no buffer around it.
     fn takes_room(&self) -> bool {
         self.lifetime == Lifetime::Transient && self.inside.is_none()
     }
@@ -83,7 +83,7 @@ struct Planner<'a> {
     last_use: HashMap<Value, usize>,
     /// State that each value replaces.
     replaces: HashMap<Value, Value>,
-    /// Nodes whose results are there as soon as their inputs are, which were written into them.
+    /// Concatenations that run no kernel, as their inputs are written into the buffers of their outputs.
     joined: HashSet<NodeId>,
     /// Nodes that run for every micro-batch.
     in_accumulation: Vec<bool>,
@@ -189,28 +189,33 @@ impl<'a> Planner<'a> {
         self.join(id);
     }
 
-    /// Lets the inputs of a concatenation be written where its output is to lie, if each of them has a buffer of its own.
+    /// Assigns the inputs of a concatenation to consecutive parts of its output's buffer, if no two of them share a buffer. What is computed
+    /// once keeps its kernel call, behind which its result is packed.
     fn join(&mut self, id: NodeId) {
         let node = self.graph.node(id);
         let types: Vec<&TensorType> = node.inputs.iter().map(|&input| self.graph.ty(input)).collect();
-        if !node.op.rule().joins_inputs(&types) {
+        if !node.op.rule().joins_inputs(&types) || self.invariant.is_invariant(id) {
             return;
         }
-        let whole = self.buffer_of[&Value { node: id, output: 0 }];
+        let value = Value { node: id, output: 0 };
+        let whole = self.buffer_of[&value];
+        let is_dense = |buffer: usize, ty: &TensorType| {
+            let Buffer { bytes, lifetime, .. } = self.buffers[buffer];
+            lifetime == Lifetime::Transient && bytes == ty.bytes()
+        };
+        if !is_dense(whole, self.graph.ty(value)) {
+            return;
+        }
         let mut parts = Vec::new();
         let mut start = 0usize;
         for (&input, ty) in node.inputs.iter().zip(types) {
             let part = self.buffer_of[&input];
-            let Buffer { bytes, lifetime, inside, .. } = self.buffers[part];
-            let is_own = lifetime == Lifetime::Transient && inside.is_none() && bytes == ty.bytes();
-            if !is_own || !start.is_multiple_of(self.rules.alignment) || parts.iter().any(|&(other, _)| other == part) {
+            let is_taken = self.buffers[part].inside.is_some() || parts.iter().any(|&(other, _)| other == part);
+            if !is_dense(part, ty) || is_taken || !start.is_multiple_of(self.rules.alignment) {
                 return;
             }
             parts.push((part, start));
-            start += bytes;
-        }
-        if self.buffers[whole].lifetime != Lifetime::Transient || self.buffers[whole].bytes != start {
-            return;
+            start += ty.bytes();
         }
         self.joined.insert(id);
         for (part, start) in parts {
@@ -221,7 +226,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The buffer that a buffer is a part of in the end, maybe itself, and from which byte on.
+    /// The outermost buffer that contains a buffer, which may be itself, and the offset in bytes there.
     fn whole_of(&self, buffer: usize) -> (usize, usize) {
         let (mut whole, mut start) = (buffer, 0);
         while let Some((outer, offset)) = self.buffers[whole].inside {
@@ -283,8 +288,10 @@ impl<'a> Planner<'a> {
     /// Adds the buffers that kernels need beside their operands.
     fn add_needs(&mut self) -> Vec<Extra> {
         let mut extras = Vec::new();
-        let runs = |id: &NodeId| runs_kernel(&self.graph.node(*id).op) && !self.joined.contains(id);
-        for id in self.graph.ids().filter(runs).collect::<Vec<_>>() {
+        for id in self.graph.ids().filter(|&id| runs_kernel(&self.graph.node(id).op)) {
+            if self.joined.contains(&id) {
+                continue;
+            }
             let (at, Needs { scratch, packed }) = (id.index(), self.needs[id.index()]);
             let name =
                 |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
