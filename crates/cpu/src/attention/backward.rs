@@ -264,16 +264,15 @@ impl Backward<'_> {
             // SAFETY: the caller's promise; the buffers are two.
             let [p, dscores] = [self.buffers.probabilities, self.buffers.dscores]
                 .map(|buffer| unsafe { std::slice::from_raw_parts_mut(buffer.add(i * ROW_STRIDE).0, part.keys.len()) });
-            rows::scale_and_bias(p, desc.scale, bias);
-            rows::exponentials(p, self.io.log_sums[row]);
+            let gradient = rows::RowGradient { scale: desc.scale, log_sum: self.io.log_sums[row], expected };
             match &desc.dropout {
-                None => rows::score_gradients(p, dscores, expected, desc.scale),
+                None => gradient.apply(p, dscores, bias),
                 Some(dropout) => {
                     let mut uniforms = [0.0; MAX_DEPTH];
                     let uniforms = &mut uniforms[..part.keys.len()];
                     let first = (row * desc.keys + part.keys.start) as u64;
                     dropout.uniforms(self.io.inputs.counter, first, uniforms);
-                    dropout.score_gradients(p, dscores, uniforms, expected, desc.scale);
+                    gradient.apply_with_dropout(p, dscores, bias, dropout, uniforms);
                 }
             }
         }

@@ -207,30 +207,15 @@ impl Forward<'_> {
             // SAFETY: as above.
             let part = |chunk: usize| unsafe { std::slice::from_raw_parts_mut(start(chunk).0, keys(chunk).len()) };
             let mut lanes = [f32::NEG_INFINITY; rows::LANES];
-            let mut top = f32::NEG_INFINITY;
             for chunk in 0..chunks.count {
                 let bias = self.io.inputs.bias_of(desc, self.head, keys(chunk));
-                let scores = part(chunk);
-                if S::DOT2 {
-                    rows::scale_and_bias_fused(scores, desc.scale, bias, &mut lanes);
-                } else {
-                    rows::scale_and_bias(scores, desc.scale, bias);
-                    top = top.max(rows::max(scores));
-                }
+                rows::scale_and_bias(part(chunk), desc.scale, bias, &mut lanes);
             }
-            if S::DOT2 {
-                top = rows::fold_lanes(lanes, rows::greater);
-            }
+            let top = rows::fold_lanes(lanes, rows::greater);
             let mut lanes = [0.0; rows::LANES];
-            let mut sum = 0.0;
             for chunk in 0..chunks.count {
                 let scores = part(chunk);
-                if S::DOT2 {
-                    rows::exponentials_fused(scores, top, &mut lanes);
-                } else {
-                    rows::exponentials(scores, top);
-                    sum += rows::sum(scores);
-                }
+                rows::exponentials(scores, top, &mut lanes);
                 if let Some(dropout) = &desc.dropout {
                     let mut uniforms = [0.0; MAX_DEPTH];
                     let uniforms = &mut uniforms[..scores.len()];
@@ -241,10 +226,7 @@ impl Forward<'_> {
                 // SAFETY: a row has room for whole steps.
                 unsafe { to_operand::<S>(start(chunk), keys(chunk).len()) };
             }
-            if S::DOT2 {
-                sum = rows::fold_lanes(lanes, |a, b| a + b);
-            }
-            (tops[i], sums[i]) = (top, sum);
+            (tops[i], sums[i]) = (top, rows::fold_lanes(lanes, |a, b| a + b));
         }
         let first = self.head * desc.queries + queries.start;
         // SAFETY: the rows belong to this task.

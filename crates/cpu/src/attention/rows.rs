@@ -8,26 +8,6 @@ use crate::vector;
 /// Independent partial results of a reduction; the same on every instruction set.
 pub(super) const LANES: usize = 32;
 
-/// Folds lanes, then their halves. `neutral` does not change what it is folded with.
-#[inline(always)]
-fn fold(x: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [neutral; LANES];
-    let (blocks, rest) = x.as_chunks::<LANES>();
-    for block in blocks {
-        for i in 0..LANES {
-            lanes[i] = f(lanes[i], block[i]);
-        }
-    }
-    if !rest.is_empty() {
-        let mut block = [neutral; LANES];
-        block[..rest.len()].copy_from_slice(rest);
-        for i in 0..LANES {
-            lanes[i] = f(lanes[i], block[i]);
-        }
-    }
-    fold_lanes(lanes, f)
-}
-
 /// Folds halves of the lanes.
 #[inline(always)]
 pub(super) fn fold_lanes(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
@@ -46,46 +26,25 @@ pub(super) fn greater(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-#[inline(always)]
-pub(super) fn max(x: &[f32]) -> f32 {
-    fold(x, f32::NEG_INFINITY, greater)
-}
-
-#[inline(always)]
-pub(super) fn sum(x: &[f32]) -> f32 {
-    fold(x, 0.0, |a, b| a + b)
-}
-
 /// The sum of products of at most [`MAX_DEPTH`] elements.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut products = [0.0; MAX_DEPTH];
-    let products = &mut products[..a.len()];
-    for ((product, a), b) in products.iter_mut().zip(a).zip(b) {
+    for ((product, a), b) in products[..a.len()].iter_mut().zip(a).zip(b) {
         *product = a * b;
     }
-    sum(products)
-}
-
-/// `scores = scores * scale + bias`
-#[inline(always)]
-pub(super) fn scale_and_bias(scores: &mut [f32], scale: f32, bias: &[f32]) {
-    for (s, &b) in scores.iter_mut().zip(bias) {
-        *s = *s * scale + b;
+    let mut lanes = [0.0; LANES];
+    for block in products.as_chunks::<LANES>().0.iter().take(a.len().div_ceil(LANES)) {
+        for i in 0..LANES {
+            lanes[i] += block[i];
+        }
     }
+    fold_lanes(lanes, |a, b| a + b)
 }
 
-/// `scores = exp(scores - top)`
+/// `scores = scores * scale + bias`, fused; `tops` become the greatest scores of their lanes.
 #[inline(always)]
-pub(super) fn exponentials(scores: &mut [f32], top: f32) {
-    for s in scores {
-        *s = vector::exp_nonpositive(*s - top);
-    }
-}
-
-/// As [`scale_and_bias`], fused; `tops` become the greatest scores of their lanes.
-#[inline(always)]
-pub(super) fn scale_and_bias_fused(scores: &mut [f32], scale: f32, bias: &[f32], tops: &mut [f32; LANES]) {
+pub(super) fn scale_and_bias(scores: &mut [f32], scale: f32, bias: &[f32], tops: &mut [f32; LANES]) {
     let mut block = |scores: &mut [f32; LANES], bias: &[f32; LANES]| {
         for i in 0..LANES {
             scores[i] = scores[i].mul_add(scale, bias[i]);
@@ -106,12 +65,12 @@ pub(super) fn scale_and_bias_fused(scores: &mut [f32], scale: f32, bias: &[f32],
     }
 }
 
-/// As [`exponentials`], fused, of which the lanes are added to `sums`.
+/// `scores = exp(scores - top)`, of which the lanes are added to `sums`.
 #[inline(always)]
-pub(super) fn exponentials_fused(scores: &mut [f32], top: f32, sums: &mut [f32; LANES]) {
+pub(super) fn exponentials(scores: &mut [f32], top: f32, sums: &mut [f32; LANES]) {
     let mut block = |scores: &mut [f32; LANES]| {
         for i in 0..LANES {
-            scores[i] = vector::exp_fused(scores[i] - top);
+            scores[i] = vector::exp_nonpositive(scores[i] - top);
             sums[i] += scores[i];
         }
     };
@@ -142,7 +101,7 @@ impl RowGradient {
     pub(super) fn apply(self, scores: &mut [f32], dscores: &mut [f32], bias: &[f32]) {
         let RowGradient { scale, log_sum, expected } = self;
         for ((s, d), &b) in scores.iter_mut().zip(dscores).zip(bias) {
-            let p = vector::exp_fused(s.mul_add(scale, b) - log_sum);
+            let p = vector::exp_nonpositive(s.mul_add(scale, b) - log_sum);
             *d = p * ((*d - expected) * scale);
             *s = p;
         }
@@ -160,7 +119,7 @@ impl RowGradient {
     ) {
         let RowGradient { scale, log_sum, expected } = self;
         for (((s, d), &b), &u) in scores.iter_mut().zip(dscores).zip(bias).zip(uniforms) {
-            let p = vector::exp_fused(s.mul_add(scale, b) - log_sum);
+            let p = vector::exp_nonpositive(s.mul_add(scale, b) - log_sum);
             let factor = if u >= dropout.rate { dropout.gain } else { 0.0 };
             *d = p * (d.mul_add(factor, -expected) * scale);
             *s = p * factor;
@@ -176,14 +135,6 @@ pub(super) fn scale(x: &mut [f32], factor: f32) {
     }
 }
 
-/// `dscores = p * (dscores - expected) * scale`: the gradient of the scores from that of the probabilities.
-#[inline(always)]
-pub(super) fn score_gradients(p: &[f32], dscores: &mut [f32], expected: f32, scale: f32) {
-    for (d, &p) in dscores.iter_mut().zip(p) {
-        *d = p * (*d - expected) * scale;
-    }
-}
-
 impl Dropout {
     /// The uniform random numbers of the probabilities from position `first` on.
     #[inline(always)]
@@ -196,23 +147,6 @@ impl Dropout {
     pub(super) fn drop(&self, p: &mut [f32], uniforms: &[f32]) {
         for (p, &u) in p.iter_mut().zip(uniforms) {
             *p = if u >= self.rate { *p } else { 0.0 };
-        }
-    }
-
-    /// As [`score_gradients`]; the probabilities become what multiplied the values.
-    #[inline(always)]
-    pub(super) fn score_gradients(
-        &self,
-        p: &mut [f32],
-        dscores: &mut [f32],
-        uniforms: &[f32],
-        expected: f32,
-        scale: f32,
-    ) {
-        for ((p, d), &u) in p.iter_mut().zip(dscores).zip(uniforms) {
-            let factor = if u >= self.rate { self.gain } else { 0.0 };
-            *d = *p * (*d * factor - expected) * scale;
-            *p *= factor;
         }
     }
 }
