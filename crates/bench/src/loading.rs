@@ -110,7 +110,8 @@ impl Together {
             let batch = batch?;
             waited += asked.elapsed();
             session.feed(&batch.feeds)?;
-            session.run()?;
+            let ticket = session.submit()?;
+            session.collect(ticket)?;
             batches.recycle(batch.feeds);
             // The first step takes the start of the threads and of the page cache.
             let Some(begun) = start else {

@@ -2,7 +2,7 @@
 
 use crate::cublaslt::Product;
 use crate::cudnn::MOST_WORKSPACE;
-use crate::exec::PRODUCT_WORKSPACE;
+use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
 use crate::lower::{Fused, Lowered, Place, Step, is_plain_attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
@@ -228,7 +228,7 @@ pub struct Prediction {
     pub all: FamilyUse,
     /// Bytes of the plan's arena.
     pub arena_bytes: usize,
-    /// Bytes beside arena and state: scratch memory of libraries, at most, and tables of groups.
+    /// Bytes beside arena and state: scratch memory of libraries, at most, tables of groups, and batches on their way.
     pub scratch_bytes: usize,
     /// Products that do more in their pass, by what they do.
     pub fused: Vec<FusedProducts>,
@@ -339,8 +339,8 @@ impl Sheet {
     }
 }
 
-/// Bytes that a plan takes beside its arena and its state: the largest scratch memory that a call of a library may have, and tables of groups.
-/// Of convolutions that is the most that an engine is chosen with. 0 for a plan of another target.
+/// Bytes that a plan takes beside its arena and its state: the largest scratch memory that a call of a library may have, tables of
+/// groups, and batches on their way. Of convolutions that is the most that an engine is chosen with. 0 for a plan of another target.
 pub fn scratch_bytes(plan: &Plan) -> usize {
     let of_step = |step: &Step| match step {
         Step::Product { .. } => PRODUCT_WORKSPACE,
@@ -350,7 +350,8 @@ pub fn scratch_bytes(plan: &Plan) -> usize {
     let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
     let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(true)).map(of_step).max().unwrap_or(0);
     let groups = units(plan).into_iter().filter_map(|unit| unit.group);
-    of_libraries + groups.map(|group| group.cut.table_bytes(group.operands.len())).sum::<usize>()
+    let tables: usize = groups.map(|group| group.cut.table_bytes(group.operands.len())).sum();
+    of_libraries + tables + bytes_of_feeds(plan)
 }
 
 fn lowered_of(plan: &Plan, node: NodeId) -> Option<&Lowered> {

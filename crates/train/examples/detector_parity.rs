@@ -1,4 +1,5 @@
-//! Compares a detector at full size with an independent implementation: outputs on all levels, losses, every gradient.
+//! Compares a detector at full size with an independent implementation: outputs on all levels and of the heads of regions, losses,
+//! every gradient.
 //!
 //! ```text
 //! python peers/pytorch/export_detector_parity.py mask-rcnn --data coco/ --out DIR       # or efficientdet-d0
@@ -18,18 +19,26 @@ use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{Builder, Mode, ParamSpec, Ranks};
 use common::{Pass, Result, Tensors, by_name, check, distance, executor, expected};
 use serde_json::Value as Json;
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Largest relative L2 distance of outputs, and relative one of losses, or twice that of the peer's own float32 run if that is more:
+/// Largest relative L2 distance of outputs, and relative one of losses, or twice that of the peer's own float32 runs if that is more:
 /// of reference boxes that overlap an object alike, rounding chooses the match.
 const OUTPUTS: f64 = 1e-4;
-/// Largest relative L2 distance of a gradient, or twice the distance of the peer's own float32 run if that is more.
+/// Largest relative L2 distance of a gradient, or twice the distance of the peer's own float32 runs if that is more.
 const GRADIENT: f64 = 1e-3;
+/// Pixels by which a region may lie elsewhere to be the same.
+const SAME_REGION: f32 = 0.05;
+/// Largest share of regions that only one side has: of scores that are alike, rounding chooses the proposals.
+const OTHER_REGIONS: f64 = 0.01;
 
 fn main() -> ExitCode {
     common::compare("detector_parity", "export_detector_parity.py", |dir| Parity::open(dir)?.run())
 }
+
+/// Outputs that are compared row by row: boxes of sampled regions, what they are, and what the heads make of them.
+const OWN_REGIONS: [&str; 5] = ["own.regions", "own.kinds", "own.logits", "own.deltas", "own.masks"];
 
 struct Parity<'a> {
     dir: &'a Path,
@@ -60,6 +69,10 @@ impl<'a> Parity<'a> {
                         builder.graph.output(&format!("{name}.{level}"), value);
                     }
                 }
+                let regions = [values.regions, values.kinds, values.logits, values.deltas, values.mask_logits];
+                for (name, value) in OWN_REGIONS.into_iter().zip(regions) {
+                    builder.graph.output(name, value);
+                }
                 self.training((builder, values.loss), &maskrcnn::NAMES)
             }
             Some("efficientdet-d0") => {
@@ -88,14 +101,66 @@ impl<'a> Parity<'a> {
         let mut executor = self.executor(&pass.graph, &pass.specs, names)?;
         executor.run()?;
         let mut failures = self.check_outputs(&pass.graph, &executor)?;
+        if pass.graph.find_output(OWN_REGIONS[0]).is_some() {
+            failures += self.check_heads(&executor)?;
+        }
         for (name, loss) in self.expected["losses"].as_object().ok_or("expected.json lacks losses")? {
             let loss = loss.as_f64().ok_or("a loss in expected.json is no number")?;
-            let peer = self.expected["float32"]["losses"][name].as_f64().unwrap_or(loss);
-            let [own, peer] = [f64::from(executor.scalar(name)?), peer].map(|found| (found / loss - 1.0).abs());
-            failures += check(name, own, OUTPUTS.max(2.0 * peer));
+            let own = (f64::from(executor.scalar(name)?) / loss - 1.0).abs();
+            failures += check(name, own, OUTPUTS.max(2.0 * self.peer("losses", name)));
         }
-        let peer = |name: &str| self.expected["float32"]["relative_l2"]["gradients"][name].as_f64().unwrap_or(0.0);
-        Ok(failures + pass.check_gradients(self.dir, &executor, |name| GRADIENT.max(2.0 * peer(name)))?)
+        let allowed = |name: &str| GRADIENT.max(2.0 * self.peer("gradients", name));
+        Ok(failures + pass.check_gradients(self.dir, &executor, allowed)?)
+    }
+
+    /// How far the peer's own float32 runs are from the reference.
+    fn peer(&self, kind: &str, name: &str) -> f64 {
+        self.expected["float32"][kind][name].as_f64().unwrap_or(0.0)
+    }
+
+    /// Compares what the heads make of the regions that both sides chose.
+    fn check_heads(&self, executor: &Executor) -> Result<usize> {
+        let peer = by_name(&self.dir.join("heads.safetensors"))?;
+        let floats = |name: &str| -> Result<Vec<f32>> { Ok(peer[name].to_f32()?) };
+        let integers = |name: &str| bytemuck::pod_collect_to_vec::<u8, i32>(&peer[name].data);
+        let [regions, _, logits, deltas, masks] = OWN_REGIONS.map(|name| executor.output_f32(name));
+        let (regions, logits, deltas, masks) = (regions?, logits?, deltas?, masks?);
+        let kinds: Vec<i32> = bytemuck::pod_collect_to_vec(executor.output(OWN_REGIONS[1])?);
+        let (images, boxes) = (integers("images"), floats("boxes")?);
+        let of_image = kinds.len() / self.feeds["images"].shape[0];
+        // The peer's row of each region, and the number of its mask on both sides.
+        let masks_of_peer: HashMap<i32, usize> = integers("rows").into_iter().zip(0..).collect();
+        let (mut pairs, mut mask_pairs, mut own_masks, mut count) = (Vec::new(), Vec::new(), 0, 0);
+        for (row, (kind, region)) in kinds.iter().zip(regions.chunks_exact(4)).enumerate() {
+            let is_near = |other: &[f32]| region.iter().zip(other).all(|(a, b)| (a - b).abs() < SAME_REGION);
+            let other = || {
+                let rows = boxes.chunks_exact(4).zip(&images).enumerate();
+                rows.into_iter().find(|(_, (b, image))| **image as usize == row / of_image && is_near(b))
+            };
+            let found = (*kind >= 0).then(other).flatten().map(|(number, _)| number);
+            pairs.extend(found.map(|other| (row, other)));
+            if *kind == 1 {
+                let mask = found.and_then(|other| masks_of_peer.get(&(other as i32)));
+                mask_pairs.extend(mask.map(|&other| (own_masks, other)));
+                own_masks += 1;
+            }
+            count += usize::from(*kind >= 0);
+        }
+        let mut failures = 0;
+        for (what, all, pairs) in [("regions", count, &pairs), ("regions of objects", own_masks, &mask_pairs)] {
+            let others = 1.0 - pairs.len() as f64 / all as f64;
+            failures += check(&format!("{what} of one side alone, of {all}"), others, OTHER_REGIONS);
+        }
+        let named = [("logits", logits, &pairs), ("deltas", deltas, &pairs), ("masks", masks, &mask_pairs)];
+        for (name, own, pairs) in named {
+            let (peer, len) = (floats(name)?, peer[name].shape[1..].iter().product::<usize>());
+            let rows = |of: &[f32], row: &dyn Fn(&(usize, usize)) -> usize| -> Vec<f32> {
+                pairs.iter().flat_map(|pair| of[row(pair) * len..][..len].to_vec()).collect()
+            };
+            let (own, peer) = (rows(own, &|pair| pair.0), rows(&peer, &|pair| pair.1));
+            failures += check(&format!("{name} of regions"), distance(&own, &peer, 0.0), OUTPUTS);
+        }
+        Ok(failures)
     }
 
     /// Compares those outputs of the graph that the reference has.

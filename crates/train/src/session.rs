@@ -14,7 +14,8 @@ use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{StateTensor, print_plan};
 use bessemer_ir::run::{
-    Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, read_i32, write_f32, write_i32,
+    Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, Ticket, read_i32, write_f32,
+    write_i32,
 };
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::builder::MICRO_STEP;
@@ -223,7 +224,7 @@ impl TrainSession {
     /// Runs a micro-batch that is not the last of its step, on what was fed.
     ///
     /// # Errors
-    /// As [`TrainSession::run`].
+    /// As [`TrainSession::submit`].
     pub fn accumulate(&mut self) -> Result<(), TrainError> {
         Ok(self.executor.accumulate()?)
     }
@@ -288,12 +289,25 @@ impl TrainSession {
         feed(&mut *self.executor, feeds)
     }
 
-    /// Runs one step, or the last micro-batch of one, on what was fed.
+    /// Whether a step may still be computed when [`TrainSession::submit`] returns. What is fed then is of the next one.
+    pub fn computes_in_background(&self) -> bool {
+        self.executor.computes_in_background()
+    }
+
+    /// Starts one step, or the last micro-batch of one, on what was fed.
     ///
     /// # Errors
     /// A label outside the classes.
-    pub fn run(&mut self) -> Result<StepOutput, TrainError> {
-        let results = self.executor.run()?;
+    pub fn submit(&mut self) -> Result<Ticket, TrainError> {
+        Ok(self.executor.submit()?)
+    }
+
+    /// Waits for a step.
+    ///
+    /// # Errors
+    /// As [`TrainSession::submit`].
+    pub fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, TrainError> {
+        let results = self.executor.collect(ticket)?;
         let scalar = |name: &str| results.scalar(name);
         let loss_scale = if self.scales_loss { Some(scalar("loss_scale")?) } else { None };
         let part = |name: &&str| Ok(((*name).to_owned(), scalar(name)?.into()));
@@ -303,12 +317,12 @@ impl TrainSession {
         Ok(StepOutput { loss, lr, grad_norm, loss_scale, parts, stop_is_wished })
     }
 
-    /// Does what [`TrainSession::run`] does, or, for a micro-batch that is not the last of its step, what
+    /// Does what [`TrainSession::submit`] does, or, for a micro-batch that is not the last of its step, what
     /// [`TrainSession::accumulate`] does, up to the first node whose value is not finite. If there is one, the state is left inconsistent
     /// afterwards.
     ///
     /// # Errors
-    /// As [`TrainSession::run`].
+    /// As [`TrainSession::submit`].
     pub fn find_non_finite(&mut self, is_last: bool) -> Result<Option<NonFinite>, TrainError> {
         let phase = if is_last { Phase::Update } else { Phase::Accumulate };
         Ok(self.executor.find_non_finite(phase)?)

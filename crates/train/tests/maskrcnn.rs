@@ -2,13 +2,20 @@
 
 mod common;
 
+use bessemer_cpu::{CpuOptions, Executor};
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{FileFormat, Image};
+use bessemer_ir::graph::Rewriter;
+use bessemer_ir::ops::Op;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::{DType, Graph, Role, Value as IrValue};
+use bessemer_nn::initialise;
 use bessemer_train::checkpoint::{NamedTensor, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::class_scores;
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
+use bessemer_train::workload::{Mode, Workload, workload};
 use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
 use common::{assert_same_tensors, last, last_folder, run_of};
 use serde_json::Value;
@@ -301,4 +308,54 @@ fn the_weights_of_a_classifier_begin_its_backbone() {
     let heads =
         begun.iter().zip(&trained).filter(|(tensor, _)| !in_backbone(tensor) && tensor.name.ends_with("weight"));
     assert!(heads.into_iter().all(|(tensor, other)| tensor != other), "heads are drawn from the seed");
+}
+
+/// The graph with whole convolutions in place of those of the items that there are, and how many there are.
+fn unlimited(graph: &Graph) -> (Graph, usize) {
+    let mut rewriter = Rewriter::new(graph);
+    let mut count = 0;
+    for (id, node) in graph.ids().zip(graph.nodes()) {
+        let Op::Limited(limited) = &node.op else {
+            rewriter.copy(id).unwrap();
+            continue;
+        };
+        let operands = [0, 1].map(|operand| rewriter.get(node.inputs[operand]));
+        let whole = rewriter.target().at_path(graph.path(id), |g| g.push1((*limited.op).clone(), &operands)).unwrap();
+        rewriter.set(IrValue { node: id, output: 0 }, whole);
+        count += 1;
+    }
+    (rewriter.finish().unwrap(), count)
+}
+
+/// Loss, and momenta of the first step, which are the gradients.
+fn first_step(work: &Workload, graph: &Graph) -> (f32, Vec<(String, Vec<f32>)>) {
+    let cpu = CpuOptions { threads: 2, ..CpuOptions::default() };
+    let plan = compile(graph, &cpu, &CompileOptions::default()).unwrap();
+    let mut executor = Executor::new(plan, cpu).unwrap();
+    for spec in work.specs.iter().filter(|spec| spec.ty.dtype == DType::F32) {
+        executor.write_f32(&spec.name, &initialise(spec, 5)).unwrap();
+    }
+    for (_, feed) in graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
+        executor.write(&feed.name, &work.content(feed, 3)).unwrap();
+    }
+    executor.run().unwrap();
+    let momenta = work.specs.iter().filter(|spec| spec.name.starts_with("momentum."));
+    let momenta = momenta.map(|spec| (spec.name.clone(), executor.input_f32(&spec.name).unwrap()));
+    (executor.scalar("loss").unwrap(), momenta.collect())
+}
+
+#[test]
+fn regions_that_are_not_there_change_nothing() {
+    let work = workload(MODEL, Mode::Train, 2, DType::F32).unwrap();
+    let (whole, count) = unlimited(&work.graph);
+    assert!(count > 10, "the convolutions of the head for masks, and their gradients, not {count}");
+    let [(loss, own), (whole_loss, whole)] = [&work.graph, &whole].map(|graph| first_step(&work, graph));
+    assert!(loss.is_finite() && (loss - whole_loss).abs() <= 1e-6 * loss, "{loss}, {whole_loss}");
+    let length = |x: &[f32]| x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let all = whole.iter().map(|(_, gradient)| length(gradient)).fold(0.0, f64::max);
+    for ((name, own), (_, whole)) in own.iter().zip(&whole) {
+        let apart: Vec<f32> = own.iter().zip(whole).map(|(a, b)| a - b).collect();
+        let (apart, length) = (length(&apart), length(whole));
+        assert!(apart <= 1e-5 * length.max(1e-3 * all), "{name} differs by {apart} of {length}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
+use super::feeds::Feeds;
 use super::groups::{Tabled, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
@@ -20,7 +21,7 @@ use bessemer_ir::run::{
     Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
 };
-use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
+use bessemer_ir::{DType, NodeId, TensorType, Value};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,10 +86,9 @@ struct Slot {
     results: StepResults,
 }
 
-/// An input or output of the plan.
+/// An output of the plan.
 struct Tensor {
     block: Block,
-    ty: TensorType,
     /// What was read of it since the last step, in words so that elements of all types are aligned.
     read: OnceCell<Vec<u64>>,
 }
@@ -140,7 +140,7 @@ pub(super) struct CudaExecutor {
     invariant: Vec<usize>,
     /// How often the invariant state had been replaced when the invariant values were computed.
     invariants_of: Option<u64>,
-    feeds: HashMap<String, Tensor>,
+    feeds: Feeds,
     outputs: HashMap<String, Tensor>,
     reports: Vec<Report>,
     /// Reports, the halt, then the outputs of one `f32`.
@@ -276,14 +276,10 @@ impl CudaExecutor {
         prepared.map_err(failed)?;
 
         let graph = &plan.graph;
-        let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
-        let feed = |(v, input): (Value, &bessemer_ir::ops::source::Input)| {
-            Ok((input.name.clone(), Tensor::new(memory.value(&plan, v)?, &input.ty)))
-        };
-        let feeds = feeds.map(feed).collect::<Result<_, GpuError>>().map_err(failed)?;
+        let feeds = Feeds::new(gpu, &plan, &memory)?;
         let output = |(name, v): &(String, Value)| {
-            let ty = graph.ty(*v);
-            Ok((name.clone(), Tensor::new(memory.at(plan.result_location(name), ty.bytes())?, ty)))
+            let block = memory.at(plan.result_location(name), graph.ty(*v).bytes())?;
+            Ok((name.clone(), Tensor { block, read: OnceCell::new() }))
         };
         let outputs = graph.outputs().iter().map(output).collect::<Result<_, GpuError>>().map_err(failed)?;
         let is_replaced =
@@ -323,6 +319,14 @@ impl CudaExecutor {
     fn running<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
         let gpu = Arc::clone(&self.gpu);
         gpu.with_ranks(|| self.running_alone(work))
+    }
+
+    /// The same for a micro-batch, with what was fed for it.
+    fn running_fed<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
+        self.running(|this| {
+            this.feeds.take(&this.gpu.stream).map_err(failed)?;
+            work(this)
+        })
     }
 
     fn running_alone<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
@@ -562,12 +566,6 @@ fn download(gpu: &Gpu, block: &Block) -> Result<Vec<u64>, GpuError> {
     Ok(words)
 }
 
-impl Tensor {
-    fn new(block: Block, ty: &TensorType) -> Tensor {
-        Tensor { block, ty: ty.clone(), read: OnceCell::new() }
-    }
-}
-
 impl Shared<'_> {
     pub(super) fn launch(&self, kernel: &Kernel, blocks: Vec<Block>) -> Result<BoundStep, GpuError> {
         Ok(BoundStep::Launch(self.gpu.function(kernel)?, blocks))
@@ -624,23 +622,17 @@ impl Executor for CudaExecutor {
     }
 
     fn has_feed(&self, name: &str) -> bool {
-        self.feeds.contains_key(name)
+        self.feeds.has(name)
     }
 
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {
         self.gpu.context.is_alive()?;
-        let feed = |(name, bytes): &(&str, &[u8])| {
-            let known = || self.feeds.keys().map(String::as_str);
-            let Tensor { block, ty, .. } =
-                self.feeds.get(*name).ok_or_else(|| RunError::no_such_name("feed", name, known()))?;
-            if block.bytes() != bytes.len() {
-                let (expected, actual) = (block.bytes(), bytes.len());
-                return Err(RunError::WrongSize { name: (*name).to_owned(), ty: ty.clone(), expected, actual });
-            }
-            let _order = self.gpu.lock();
-            self.gpu.stream.upload(bytes, block).map_err(failed)
-        };
-        self.gpu.with_ranks(|| feeds.iter().try_for_each(feed))
+        let gpu = Arc::clone(&self.gpu);
+        gpu.with_ranks(|| feeds.iter().try_for_each(|(name, bytes)| self.feeds.send(name, bytes)))
+    }
+
+    fn computes_in_background(&self) -> bool {
+        true
     }
 
     fn compute_invariants(&mut self) -> Result<(), RunError> {
@@ -650,11 +642,11 @@ impl Executor for CudaExecutor {
     fn accumulate(&mut self) -> Result<(), RunError> {
         self.gpu.context.is_alive()?;
         self.check_phase(Phase::Accumulate)?;
-        self.running(|this| this.run(Phase::Accumulate).map_err(failed))
+        self.running_fed(|this| this.run(Phase::Accumulate).map_err(failed))
     }
 
     fn submit(&mut self) -> Result<Ticket, RunError> {
-        self.running(|this| this.run(Phase::Update).map_err(failed))?;
+        self.running_fed(|this| this.run(Phase::Update).map_err(failed))?;
         let slot = &mut self.slots[(self.steps % KEPT_RESULTS) as usize];
         let stream = &self.gpu.stream;
         let _order = self.gpu.lock();
@@ -718,7 +710,7 @@ impl Executor for CudaExecutor {
     }
 
     fn profile(&mut self) -> Result<Vec<KernelTime>, RunError> {
-        self.running(|this| {
+        self.running_fed(|this| {
             let timed = || {
                 let timer = this.gpu.context.timer()?;
                 let time = |call| timer.time(&this.gpu.stream, || this.launch(call));
@@ -737,7 +729,7 @@ impl Executor for CudaExecutor {
     fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         self.gpu.context.is_alive()?;
         self.check_phase(phase)?;
-        self.running(|this| match this.find_in_inputs()? {
+        self.running_fed(|this| match this.find_in_inputs()? {
             Some(found) => Ok(Some(found)),
             None => this.find_in_calls(phase),
         })

@@ -2,6 +2,7 @@
 
 mod engines;
 mod executor;
+mod feeds;
 mod groups;
 mod halt;
 mod ledger;
@@ -25,6 +26,7 @@ use bessemer_ir::run::{
 };
 use engines::Engines;
 use executor::CudaExecutor;
+pub(crate) use feeds::bytes_of_feeds;
 use ledger::Ledger;
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};

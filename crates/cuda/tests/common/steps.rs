@@ -280,12 +280,14 @@ pub(crate) fn histories(test: &str, model: &Model, run: &Run, feed: Feed<'_>) ->
     Some([history, train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu))])
 }
 
-/// Two steps from the initial state on, on one batch, that are queued behind each other.
+/// As many steps as results are kept of, from the initial state on, each with a batch of its own, that are queued behind each other.
 fn train_in_flight(executor: &mut dyn Executor, model: &Model, feed: Feed<'_>) -> Outcome {
     let state = Arc::clone(executor.state());
     fill(&*state, model, 0.0);
-    feed_all(executor, model, 0, feed);
-    let tickets = [(); 2].map(|()| executor.submit().unwrap());
+    let tickets = [0, 1, 2, 3].map(|batch| {
+        feed_all(executor, model, batch, feed);
+        executor.submit().unwrap()
+    });
     let scalars = tickets.map(|ticket| executor.collect(ticket).unwrap().scalars.clone()).to_vec();
     Outcome { scalars, state: floats_of(&*state) }
 }

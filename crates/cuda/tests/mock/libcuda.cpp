@@ -3,7 +3,8 @@
 // be made current by others, which then see nothing of it.
 //
 // Work is done when it is given, unless the setting `seed` is not 0: then it waits in its stream, the nodes of a graph in that graph,
-// and is done in a random order of those that streams and events allow, some of it at any call, the rest when it is waited for.
+// and is done in a random order of those that streams and events allow, some of it at any call, unless the setting `lazy` is not 0,
+// the rest when it is waited for.
 //
 // Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0).
 
@@ -186,7 +187,7 @@ int wait_for_all() {
 
 int enqueue(stream* s, item one) {
     s->queue.push_back(one);
-    for (size_t some = random_below(4); some > 0; --some) advance();
+    for (size_t some = mock.number("lazy") ? 0 : random_below(4); some > 0; --some) advance();
     return mock.broken;
 }
 
@@ -259,7 +260,7 @@ const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
 
 extern "C" {
 
-// For tests: settings (fail_at, fail_code, lost_at, reverse, seed) and counts. `reset` clears all counts, `forget` those of memory.
+// For tests: settings (fail_at, fail_code, lost_at, reverse, seed, lazy) and counts. `reset` clears all counts, `forget` those of memory.
 void mock_set(const char* name, long value) {
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) mock.memory.clear();

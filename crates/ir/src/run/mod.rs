@@ -155,11 +155,17 @@ pub trait Executor: Send {
     /// Whether the plan has a feed of that name.
     fn has_feed(&self, name: &str) -> bool;
 
-    /// Copies the content of feeds, row-major, for the next micro-batch. Feeds left out keep their content.
+    /// Copies the content of feeds, row-major, for the next micro-batch. Feeds left out keep their content. Where the executor
+    /// [computes in the background](Executor::computes_in_background), the step that was submitted last keeps its own.
     ///
     /// # Errors
     /// A feed that the plan does not have, or of another size.
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError>;
+
+    /// Whether a step may still be computed when [`Executor::submit`] returns.
+    fn computes_in_background(&self) -> bool {
+        false
+    }
 
     /// Computes the invariant values and packs the invariant operands, if state was written since that was last done. Steps do
     /// it themselves; call it first where its time must not count as part of the first step.

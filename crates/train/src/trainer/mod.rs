@@ -20,7 +20,7 @@ use bessemer_ir::run::NonFinite;
 use files::RunFiles;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where a run is kept, and whether it is a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,12 +176,16 @@ struct Trainer<'a> {
     batches: Box<dyn Batches>,
     /// The first batch after the last whole step.
     position: Position,
+    /// The first batch of the next step, which was fed while the device computed the last one.
+    ahead: Option<Ahead>,
     end_epoch: u32,
     evaluation: Option<Evaluator>,
     steps_per_epoch: u64,
     total_steps: u64,
-    /// Updates done.
+    /// Steps done.
     step: u64,
+    /// Those of them that updated the weights.
+    updates: u64,
     /// `step` when this process began.
     first_step: u64,
     /// `step` at the last snapshot of the session: the step that began there is whole when `step` has grown.
@@ -203,6 +207,17 @@ struct Trainer<'a> {
 /// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
 /// overflow is an error at once.
 const FIXED_SCALE_OVERFLOWS: u64 = 5;
+
+/// A batch that was fed before its step began.
+struct Ahead {
+    /// What came of it.
+    batch: Result<Batch, TrainError>,
+    /// Where it lies in the run.
+    position: Position,
+}
+
+/// A step that is waited for no longer was over before its results were asked for.
+const AT_ONCE: Duration = Duration::from_micros(200);
 
 struct Evaluator {
     evaluation: Box<dyn Evaluation>,
@@ -294,7 +309,13 @@ impl Trainer<'_> {
         }
         let batch = self.fed_batch(own - 1, &mut data_s)?;
         self.session.wish_stop(self.options.stop.is_raised() || self.group.stop_is_wished())?;
-        let output = self.session.run()?;
+        let ticket = self.session.submit()?;
+        let ahead_s = self.feed_ahead();
+        let waiting = Instant::now();
+        let output = self.session.collect(ticket)?;
+        if waiting.elapsed() < AT_ONCE {
+            data_s += ahead_s;
+        }
         samples = (samples + batch.samples as u64) * self.group.size() as u64;
         self.stop_is_agreed = output.stop_is_wished;
         let (step_s, comm_s) = (started.elapsed().as_secs_f64(), self.group.take_waited().as_secs_f64());
@@ -305,9 +326,14 @@ impl Trainer<'_> {
         }
         if output.is_finite() {
             self.overflows = 0;
+            self.updates += 1;
         }
         self.step += 1;
-        self.position = self.batches.position();
+        self.position = self.ahead.as_ref().map_or_else(|| self.batches.position(), |ahead| ahead.position);
+        if !output.is_finite() && self.ahead.take().is_some() {
+            // It was drawn for the weights that the step would have made.
+            self.batches = self.task.training_batches(self.batch_range())?;
+        }
         self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
@@ -363,11 +389,29 @@ impl Trainer<'_> {
         }
     }
 
+    /// Feeds the first batch of the next step, if there is one and the device still computes. The seconds that took.
+    fn feed_ahead(&mut self) -> f64 {
+        if !self.session.computes_in_background() || self.step + 1 >= self.total_steps {
+            return 0.0;
+        }
+        let (started, position) = (Instant::now(), self.batches.position());
+        let batch = self.next_batch(self.updates + 1).and_then(|batch| {
+            self.session.feed(&batch.feeds)?;
+            Ok(batch)
+        });
+        self.ahead = Some(Ahead { batch, position });
+        started.elapsed().as_secs_f64()
+    }
+
     /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
     fn fed_batch(&mut self, number: u64, data_s: &mut f64) -> Result<Batch, TrainError> {
+        if let Some(ahead) = self.ahead.take() {
+            self.group.report(self.step + 1, Phase::Compute, number);
+            return ahead.batch;
+        }
         let started = Instant::now();
         self.group.report(self.step + 1, Phase::Load, number);
-        let batch = self.next_batch()?;
+        let batch = self.next_batch(self.updates)?;
         self.session.feed(&batch.feeds)?;
         *data_s += started.elapsed().as_secs_f64();
         self.group.report(self.step + 1, Phase::Compute, number);
@@ -380,8 +424,9 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    fn next_batch(&mut self) -> Result<Batch, TrainError> {
-        next_of(&mut *self.batches, self.session.step_count()?).map_err(|error| match error {
+    /// The next batch, for weights that had so many updates.
+    fn next_batch(&mut self, updates: u64) -> Result<Batch, TrainError> {
+        next_of(&mut *self.batches, updates).map_err(|error| match error {
             TrainError::Data(error @ (DataError::Image { .. } | DataError::Content { .. })) => {
                 TrainError::Sample(error)
             }
@@ -426,11 +471,10 @@ impl Trainer<'_> {
     /// not finite. A request to stop ends the search.
     fn find_own_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
         self.session.restore_snapshot()?;
-        let updates = self.session.step_count()?;
         let mut batches = self.task.training_batches(self.batch_range())?;
         let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
         for round in 0..own {
-            let batch = next_of(&mut *batches, updates)?;
+            let batch = next_of(&mut *batches, self.updates)?;
             self.session.feed(&batch.feeds)?;
             if let Some(node) = self.session.find_non_finite(round + 1 == own)? {
                 let number = round * self.group.size() as u64 + self.group.rank() as u64 + 1;

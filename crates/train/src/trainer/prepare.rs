@@ -72,6 +72,7 @@ impl<'a> Trainer<'a> {
         } else {
             RunFiles::of_rank_zero(group.rank(), options.progress)
         };
+        let updates = session.step_count()?;
         let mut trainer = Box::new(Self {
             options,
             group,
@@ -80,11 +81,13 @@ impl<'a> Trainer<'a> {
             task,
             batches,
             position: start,
+            ahead: None,
             end_epoch,
             evaluation,
             steps_per_epoch,
             total_steps,
             step: state.step,
+            updates,
             first_step: state.step,
             marked_at: None,
             saved_at: (state.step > 0).then_some(state.step),
