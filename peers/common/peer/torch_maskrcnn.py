@@ -83,7 +83,8 @@ def whole_masks(target, canvas):
 def masks_from_crops(masks, boxes, numbers, size):
     """In place of torchvision's function of this form, which reads whole masks."""
     crops, truths = masks
-    shares = [mask_shares(crops[n], truths[n].numpy().astype(float), box.numpy(), size) for box, n in zip(boxes.detach(), numbers)]
+    pairs = zip(boxes.detach().double().numpy(), numbers)
+    shares = [mask_shares(crops[n], truths[n].double().numpy(), box, size) for box, n in pairs]
     return torch.from_numpy(np.array(shares).reshape(-1, size, size)).to(boxes.dtype)
 
 

@@ -45,7 +45,8 @@ impl Allowed {
                 outputs: 3e-2,
                 // Through some hundred layers of random weights roundings grow: in bf16, outputs are 0.1 to 0.25 from those in fp32.
                 network: 0.4,
-                detections: AllowedDetections { scores: 0.1, overlap: 0.5, alone: 0.6, masks: 0.5 },
+                // PyTorch keeps corners in bf16, too: they are up to 4 pixels off at 1,000, and other boxes are suppressed.
+                detections: AllowedDetections { scores: 0.1, overlap: 0.5, alone: 0.7, masks: 0.5 },
             },
         }
     }
