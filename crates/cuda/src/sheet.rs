@@ -522,7 +522,9 @@ mod tests {
         let bounds: Vec<_> = half.families.iter().map(|(name, family)| (*name, family.bound)).collect();
         assert_eq!(bounds, [("fusions", Bound::Memory), ("matrix products", Bound::Memory)]);
         assert_eq!(Time { arithmetic: 1.0, memory: 2.0, launches: 3.0 }.bound(), Bound::Launches);
-        assert_eq!((prediction.scratch_bytes, half.scratch_bytes), (PRODUCT_WORKSPACE, PRODUCT_WORKSPACE));
+        let batches = 3 * 4 * (512 * 256 + 256 * 1024);
+        let scratch = [batches, batches / 2].map(|batches| PRODUCT_WORKSPACE + batches);
+        assert_eq!([prediction.scratch_bytes, half.scratch_bytes], scratch);
         let of_products = |tf32| {
             let prediction = sheet.predict(&plan(DType::F32, tf32), 1);
             prediction.families.iter().find(|(known, _)| *known == "matrix products").unwrap().1.seconds
