@@ -119,7 +119,6 @@ class MaskRcnn:
         return {f"{name}.{level}": tensor for name, tensors in (("pyramid", maps), ("objectness", logits), ("deltas", deltas))
                 for level, tensor in enumerate(tensors)}
 
-
     def heads(self):
         """What the heads made of the regions of the last step."""
         regions, _, labels, _ = self.recorder.values["select_training_samples"]

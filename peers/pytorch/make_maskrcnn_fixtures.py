@@ -28,7 +28,7 @@ import make_resnet_fixtures as fixtures
 import resnet_reference as reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
-from peer.mask_crops import mask_shares
+from peer import torch_maskrcnn
 
 CANVAS, CLASSES, CAPACITY, CROP = (128, 192), 5, 6, 28
 STEM, FPN, BOX_WIDTH, MASK_WIDTHS = 4, 16, 20, (16, 12)
@@ -124,16 +124,9 @@ def targets(fed):
             for boxes, classes, crops, n in lists]
 
 
-def masks_from_crops(masks, boxes, numbers, size):
-    """In place of torchvision's function of this form, which reads whole masks."""
-    crops, truths = masks
-    shares = [mask_shares(crops[n], truths[n].numpy(), box.numpy(), size) for box, n in zip(boxes.detach(), numbers)]
-    return torch.from_numpy(np.array(shares).reshape(-1, size, size))
-
-
 def use_first_samples_and_crops():
-    torch.randperm = lambda count, device=None: torch.arange(count, device=device)
-    roi_heads.project_masks_on_boxes = masks_from_crops
+    torch_maskrcnn.use_first_samples()
+    roi_heads.project_masks_on_boxes = torch_maskrcnn.masks_from_crops
 
 
 class Recorder:

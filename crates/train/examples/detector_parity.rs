@@ -33,12 +33,12 @@ const SAME_REGION: f32 = 0.05;
 /// Largest share of regions that only one side has: of scores that are alike, rounding chooses the proposals.
 const OTHER_REGIONS: f64 = 0.01;
 
+/// Outputs that are compared row by row: boxes of sampled regions, what they are, and what the heads make of them.
+const OWN_REGIONS: [&str; 5] = ["own.regions", "own.kinds", "own.logits", "own.deltas", "own.masks"];
+
 fn main() -> ExitCode {
     common::compare("detector_parity", "export_detector_parity.py", |dir| Parity::open(dir)?.run())
 }
-
-/// Outputs that are compared row by row: boxes of sampled regions, what they are, and what the heads make of them.
-const OWN_REGIONS: [&str; 5] = ["own.regions", "own.kinds", "own.logits", "own.deltas", "own.masks"];
 
 struct Parity<'a> {
     dir: &'a Path,
@@ -153,11 +153,9 @@ impl<'a> Parity<'a> {
         }
         let named = [("logits", logits, &pairs), ("deltas", deltas, &pairs), ("masks", masks, &mask_pairs)];
         for (name, own, pairs) in named {
-            let (peer, len) = (floats(name)?, peer[name].shape[1..].iter().product::<usize>());
-            let rows = |of: &[f32], row: &dyn Fn(&(usize, usize)) -> usize| -> Vec<f32> {
-                pairs.iter().flat_map(|pair| of[row(pair) * len..][..len].to_vec()).collect()
-            };
-            let (own, peer) = (rows(own, &|pair| pair.0), rows(&peer, &|pair| pair.1));
+            let (peer, len) = (floats(name)?, peer[name].shape[1..].iter().product());
+            let own = rows_of(own, len, pairs.iter().map(|pair| pair.0));
+            let peer = rows_of(&peer, len, pairs.iter().map(|pair| pair.1));
             failures += check(&format!("{name} of regions"), distance(&own, &peer, 0.0), OUTPUTS);
         }
         Ok(failures)
@@ -172,4 +170,9 @@ impl<'a> Parity<'a> {
         }
         Ok(failures)
     }
+}
+
+/// Some rows of `len` elements.
+fn rows_of(elements: &[f32], len: usize, rows: impl Iterator<Item = usize>) -> Vec<f32> {
+    rows.flat_map(|row| &elements[row * len..][..len]).copied().collect()
 }

@@ -280,7 +280,8 @@ pub(crate) fn histories(test: &str, model: &Model, run: &Run, feed: Feed<'_>) ->
     Some([history, train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu))])
 }
 
-/// As many steps as results are kept of, from the initial state on, each with a batch of its own, that are queued behind each other.
+/// Trains for four steps from the initial state on, as many as an executor keeps the results of, each on another batch. All are submitted
+/// before the first is collected.
 fn train_in_flight(executor: &mut dyn Executor, model: &Model, feed: Feed<'_>) -> Outcome {
     let state = Arc::clone(executor.state());
     fill(&*state, model, 0.0);
