@@ -348,7 +348,7 @@ fn attention_gradients() {
     let tensors = |queries: usize, keys: usize| {
         vec![random([2, queries, 6], 1), random([2, keys, 6], 2), random([2, keys, 6], 3)]
     };
-    let plain = Attention { heads: 2, scale: Scalar(0.6), dropout: None };
+    let plain = Attention { heads: 2, scale: Scalar(0.6), dropout: None, output: DType::F32 };
     check_build("attention", &tensors(3, 4), &|g, v| attend(g, v, plain));
     check_build("attention to itself", &tensors(5, 5), &|g, v| attend(g, v, plain));
     let dropout = Some(AttentionDropout { rate: Scalar(0.4), seed: 3, stream: 2 });
@@ -363,7 +363,7 @@ fn attention_values() {
     let k = f32s([1, 3, 2], &[0.0, 5.0, 2.0 * 3f64.ln(), 7.0, 0.0, 0.0]);
     let v = f32s([1, 3, 2], &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
     let bias = f32s([1, 3], &[0.0, 0.0, -10000.0]);
-    let attention = Attention { heads: 1, scale: Scalar(0.5), dropout: None };
+    let attention = Attention { heads: 1, scale: Scalar(0.5), dropout: None, output: DType::F32 };
     let inputs = [q, k, v, bias];
     assert_gives(attention, &inputs, &[&[1.75, 17.5], &[4f64.ln()]]);
 
@@ -564,7 +564,7 @@ fn operations_without_a_gradient_say_so() {
     let x = nonzero([1, 1, 1, 1], 1);
     let pool = loss_through(MaxPool2dGrad { pool }.into(), &[x.clone(), x.clone(), x]);
     assert!(pool.contains("max_pool2d_grad") && pool.contains("not differentiable"), "{pool}");
-    let attention = Attention { heads: 1, scale: Scalar(1.0), dropout: None };
+    let attention = Attention { heads: 1, scale: Scalar(1.0), dropout: None, output: DType::F32 };
     let rows = random([1, 2, 3], 1);
     let log_sums = loss_through(attention.into(), &[rows.clone(), rows.clone(), rows, random([1, 2], 2)]);
     assert!(log_sums.contains("attention") && log_sums.contains("not differentiable"), "{log_sums}");

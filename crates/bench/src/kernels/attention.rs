@@ -42,7 +42,7 @@ impl Batch {
         let Bert { layers, hidden, heads, .. } = BERT_BASE;
         let depth = hidden / heads;
         let dropout = self.dropout.map(|rate| AttentionDropout { rate: Scalar(rate), seed: 0, stream: 0 });
-        let attention = Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout };
+        let attention = Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout, output: DType::F32 };
         let rows = TensorType::new(dtype, [sequences, length, hidden]);
         let bias = TensorType::f32([sequences, length]);
         let log_sums = TensorType::f32([sequences, heads, length]);

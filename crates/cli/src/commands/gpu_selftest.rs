@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Seconds of a call of the programme; parts for which it is too short are left to the next call
     #[arg(long, value_name = "SECONDS", default_value_t = 540, requires = "programme", help_heading = "Programme")]
     pub budget: u64,
+    /// Parts of the programme that are done, such as machine,steps,resnet-50 [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "programme", help_heading = "Programme")]
+    pub parts: Vec<String>,
     /// Python with PyTorch
     #[arg(long, value_name = "FILE", default_value = "python3", requires = "programme", help_heading = "Programme")]
     pub python: PathBuf,
@@ -87,6 +90,7 @@ fn run_programme(folder: &Path, options: &Options, common: &Common) -> anyhow::R
         python: options.python.clone(),
         budget: Duration::from_secs(options.budget),
         small: options.models == Models::Small,
+        parts: options.parts.clone(),
     };
     let summary = programme::run(&settings, &runner, &mut |line| common.notify(line))?;
     print(&format!("report    {}\n", summary.report.display()))?;

@@ -100,11 +100,13 @@ impl AttentionDesc {
         even_chunks(self.keys, MAX_DEPTH, MAX_PANEL)
     }
 
-    fn q_len(&self) -> usize {
+    /// Elements of queries and of the output.
+    pub(crate) fn q_len(&self) -> usize {
         self.batch * self.queries * self.width()
     }
 
-    fn k_len(&self) -> usize {
+    /// Elements of keys, and of values.
+    pub(crate) fn k_len(&self) -> usize {
         self.batch * self.keys * self.width()
     }
 

@@ -56,7 +56,7 @@ fn reference(desc: &AttentionDesc) -> [Vec<f64>; 5] {
     let rows = |rows: usize| TensorType::f32([desc.batch, rows, desc.width()]);
     let dropout =
         desc.dropout.map(|d| AttentionDropout { rate: Scalar(d.rate.into()), seed: d.seed, stream: d.stream });
-    let attention = Attention { heads: desc.heads, scale: Scalar(desc.scale.into()), dropout };
+    let attention = Attention { heads: desc.heads, scale: Scalar(desc.scale.into()), dropout, output: DType::F32 };
     let types = [
         rows(desc.queries),
         rows(desc.keys),

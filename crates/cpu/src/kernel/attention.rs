@@ -1,24 +1,59 @@
-//! Attention and its gradient.
+//! Attention and its gradient. They compute `f32`; where a plan has the output and the gradients in 16 bits, those are widened
+//! before and rounded behind.
 
 use super::{CallError, Kernel, Operands, Unsupported};
 use crate::attention::AttentionDesc;
 use crate::gemm::Ctx;
-use bessemer_ir::TensorType;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
+use bessemer_ir::{DType, TensorType};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 /// # Errors
 /// When heads are too deep.
 pub(super) fn forward(attention: &Attention, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
-    Ok(Box::new(Forward(AttentionDesc::new(attention, types)?)))
+    Ok(Box::new(Forward { desc: AttentionDesc::new(attention, types)?, output: attention.output }))
 }
 
 /// # Errors
 /// When heads are too deep.
 pub(super) fn backward(grad: &AttentionGrad, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
-    Ok(Box::new(Backward(AttentionDesc::new(&grad.attention, types)?)))
+    Ok(Box::new(Backward { desc: AttentionDesc::new(&grad.attention, types)?, output: grad.attention.output }))
 }
 
-struct Forward(AttentionDesc);
+/// Scratch elements for tensors of these lengths in `f32`, where they are of another type.
+fn widened_len(ty: DType, lengths: &[usize]) -> usize {
+    if ty == DType::F32 { 0 } else { lengths.iter().sum() }
+}
+
+/// # Safety
+/// As many elements of a type of 16 bits lie at `from`.
+unsafe fn widen(ty: DType, from: *const u8, to: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ty {
+            DType::Bf16 => std::slice::from_raw_parts(from.cast::<bf16>(), to.len()).convert_to_f32_slice(to),
+            _ => std::slice::from_raw_parts(from.cast::<f16>(), to.len()).convert_to_f32_slice(to),
+        }
+    }
+}
+
+/// # Safety
+/// As many elements of a type of 16 bits have room at `to`, and nothing else uses them.
+unsafe fn round(ty: DType, from: &[f32], to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ty {
+            DType::Bf16 => std::slice::from_raw_parts_mut(to.cast::<bf16>(), from.len()).convert_from_f32_slice(from),
+            _ => std::slice::from_raw_parts_mut(to.cast::<f16>(), from.len()).convert_from_f32_slice(from),
+        }
+    }
+}
+
+struct Forward {
+    desc: AttentionDesc,
+    output: DType,
+}
 
 impl Kernel for Forward {
     fn name(&self) -> String {
@@ -26,17 +61,43 @@ impl Kernel for Forward {
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
-        self.0.forward_scratch_len(threads)
+        self.desc.forward_scratch_len(threads) + widened_len(self.output, &[self.desc.q_len()])
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.run_forward(ctx, operands) };
+        let len = widened_len(self.output, &[self.desc.q_len()]);
+        // SAFETY: the caller's promise; the scratch is divided.
+        unsafe {
+            let (out, scratch) = operands.scratch().split_at_mut(len);
+            let mut outputs = operands.outputs.to_vec();
+            if len > 0 {
+                outputs[0] = out.as_mut_ptr().cast();
+            }
+            let (start, scratch_len) = (scratch.as_mut_ptr(), scratch.len());
+            self.desc.run_forward(ctx, &Operands { outputs: &outputs, scratch: start, scratch_len, ..*operands });
+            if len > 0 {
+                round(self.output, out, operands.outputs[0]);
+            }
+        }
         Ok(())
     }
 }
 
-struct Backward(AttentionDesc);
+struct Backward {
+    desc: AttentionDesc,
+    output: DType,
+}
+
+impl Backward {
+    /// Of the output, its gradient, and those of queries, keys and values.
+    fn lengths(&self) -> [usize; 5] {
+        let (of_queries, of_keys) = (self.desc.q_len(), self.desc.k_len());
+        [of_queries, of_queries, of_queries, of_keys, of_keys]
+    }
+}
+
+/// The inputs that hold the output and its gradient.
+const OF_OUTPUT: [usize; 2] = [4, 6];
 
 impl Kernel for Backward {
     fn name(&self) -> String {
@@ -44,12 +105,40 @@ impl Kernel for Backward {
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
-        self.0.backward_scratch_len(threads)
+        self.desc.backward_scratch_len(threads) + widened_len(self.output, &self.lengths())
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.run_backward(ctx, operands) };
+        if self.output == DType::F32 {
+            // SAFETY: the caller's promise.
+            unsafe { self.desc.run_backward(ctx, operands) };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise; the scratch is divided.
+        unsafe {
+            let mut rest = operands.scratch();
+            let mut wide = self.lengths().map(|len| {
+                let (tensor, behind) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = behind;
+                tensor
+            });
+            let (mut inputs, mut outputs) = (operands.inputs.to_vec(), operands.outputs.to_vec());
+            for (input, tensor) in OF_OUTPUT.into_iter().zip(&mut wide) {
+                widen(self.output, inputs[input], tensor);
+                inputs[input] = tensor.as_ptr().cast();
+            }
+            for (output, tensor) in outputs.iter_mut().zip(&mut wide[OF_OUTPUT.len()..]) {
+                *output = tensor.as_mut_ptr().cast();
+            }
+            let (scratch, scratch_len) = (rest.as_mut_ptr(), rest.len());
+            self.desc.run_backward(
+                ctx,
+                &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands },
+            );
+            for (tensor, output) in wide[OF_OUTPUT.len()..].iter().zip(operands.outputs) {
+                round(self.output, tensor, *output);
+            }
+        }
         Ok(())
     }
 }

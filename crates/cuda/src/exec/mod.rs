@@ -31,6 +31,7 @@ use ledger::Ledger;
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use sums::Sums;
 use tuning::Choices;
@@ -262,14 +263,19 @@ impl Gpu {
             let compiled = self.cache.get(&self.nvrtc, "plan", &text_of(text.iter().copied()), &architecture);
             compiled.map(|(compiled, _)| compiled.cubin)
         };
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        for some in texts.chunks(workers) {
-            let cubins: Vec<Result<Vec<u8>, GpuError>> = std::thread::scope(|scope| {
-                let running: Vec<_> = some.iter().map(|text| scope.spawn(|| compile(text))).collect();
-                running.into_iter().map(|one| one.join().expect("a compiler does not panic")).collect()
-            });
-            for (text, cubin) in some.iter().zip(cubins) {
-                let module = self.context.module(&cubin?)?;
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(texts.len());
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mine = std::iter::from_fn(|| texts.get(next.fetch_add(1, Ordering::Relaxed)));
+            mine.map(|text| Ok((*text, compile(text)?))).collect::<Result<Vec<_>, GpuError>>()
+        };
+        let compiled: Vec<_> = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            running.into_iter().map(|one| one.join().expect("a compiler does not panic")).collect()
+        });
+        for of_worker in compiled {
+            for (text, cubin) in of_worker? {
+                let module = self.context.module(&cubin)?;
                 let mut modules = locked(&self.modules);
                 modules.extend(text.iter().map(|kernel| (kernel.name.clone(), module.clone())));
             }

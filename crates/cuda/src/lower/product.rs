@@ -293,10 +293,11 @@ pub(super) fn attention_grad(of: &AttentionGrad, types: &[&TensorType]) -> Resul
     if let Some(kernels) = tensor_cores::Kernels::new(own) {
         let mut lowered = Lowered { flops, ..Lowered::named("gradient of attention") };
         let means = lowered.scratch_of(DType::F32, rows);
-        let rounded = lowered.scratch_of(own.ty, own.sizes.q_shape().elements());
-        let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[dq, means, rounded], counter);
-        lowered.launch(kernels.of_queries(), of_queries);
-        let of_keys = operands(attention, &[0, 1, 2, 3, 5], &[means, rounded, dk, dv], counter);
+        let rounded = kernels.rounds_gradient().then(|| lowered.scratch_of(own.ty, own.sizes.q_shape().elements()));
+        let to: Vec<Place> = [dq, means].into_iter().chain(rounded).collect();
+        lowered.launch(kernels.of_queries(), operands(attention, &[0, 1, 2, 3, 4, 5, 6], &to, counter));
+        let dy = rounded.unwrap_or(Place::Input(6));
+        let of_keys = operands(attention, &[0, 1, 2, 3, 5], &[means, dy, dk, dv], counter);
         lowered.launch(kernels.of_keys(), of_keys);
         return Ok(lowered);
     }

@@ -14,7 +14,7 @@ use bessemer_ir::{DType, philox};
 /// What makes the cases of this size.
 pub(super) fn makers(size: Size) -> Vec<Maker> {
     // No whole number of 64, of 16 or of 4 in rows; products of one and of more steps; one tile in memory and two of them.
-    let small: [Maker; 10] = [
+    let small: [Maker; 14] = [
         |_| Problem::new(DType::Bf16, [1, 2, 64, 64, 64], false).forward("attention"),
         |_| Problem::new(DType::Bf16, [1, 2, 64, 64, 64], false).gradient("attention_gradient"),
         |_| Problem::new(DType::F16, [2, 2, 37, 77, 16], true).forward("attention_odd"),
@@ -25,12 +25,16 @@ pub(super) fn makers(size: Size) -> Vec<Maker> {
         |_| Problem::new(DType::F16, [1, 1, 130, 140, 80], true).gradient("attention_deep_gradient"),
         |_| Problem::new(DType::Bf16, [1, 1, 70, 66, 128], true).forward("attention_deepest"),
         |_| Problem::new(DType::Bf16, [1, 1, 70, 66, 128], true).gradient("attention_deepest_gradient"),
+        |_| Problem::new(DType::Bf16, [2, 2, 70, 77, 64], true).narrow().forward("attention_narrow"),
+        |_| Problem::new(DType::Bf16, [2, 2, 70, 77, 64], true).narrow().gradient("attention_narrow_gradient"),
+        |_| Problem::new(DType::F16, [1, 1, 130, 140, 80], true).narrow().forward("attention_narrow_deep"),
+        |_| Problem::new(DType::F16, [1, 1, 130, 140, 80], true).narrow().gradient("attention_narrow_deep_gradient"),
     ];
     let large: [Maker; 4] = [
-        |_| Problem::new(DType::Bf16, [64, 12, 128, 128, 64], true).unchecked().forward("attention"),
-        |_| Problem::new(DType::Bf16, [64, 12, 128, 128, 64], true).unchecked().gradient("attention_gradient"),
-        |_| Problem::new(DType::Bf16, [16, 12, 512, 512, 64], true).unchecked().forward("attention_long"),
-        |_| Problem::new(DType::Bf16, [16, 12, 512, 512, 64], true).unchecked().gradient("attention_long_gradient"),
+        |_| Problem::large([64, 12, 128, 128, 64]).forward("attention"),
+        |_| Problem::large([64, 12, 128, 128, 64]).gradient("attention_gradient"),
+        |_| Problem::large([16, 12, 512, 512, 64]).forward("attention_long"),
+        |_| Problem::large([16, 12, 512, 512, 64]).gradient("attention_long_gradient"),
     ];
     if size == Size::Small { small.to_vec() } else { large.to_vec() }
 }
@@ -48,16 +52,22 @@ impl Problem {
         let dropout = AttentionDropout { rate: Scalar(0.1), seed: (5 << 32) + 7, stream: 3 };
         let scale = Scalar(1.0 / (depth as f64).sqrt());
         Problem {
-            attention: Attention { heads, scale, dropout: with_dropout.then_some(dropout) },
+            attention: Attention { heads, scale, dropout: with_dropout.then_some(dropout), output: DType::F32 },
             sizes: Geometry { batch, heads, queries, keys, depth },
             ty,
             is_checked: true,
         }
     }
 
-    /// Without results of the reference.
-    fn unchecked(self) -> Problem {
-        Problem { is_checked: false, ..self }
+    /// With the output and its gradient in the type of the operands.
+    fn narrow(mut self) -> Problem {
+        self.attention.output = self.ty;
+        self
+    }
+
+    /// As plans have it, without results of the reference.
+    fn large(sizes: [usize; 5]) -> Problem {
+        Problem { is_checked: false, ..Problem::new(DType::Bf16, sizes, true).narrow() }
     }
 
     fn kernels(&self) -> Result<Kernels<'_>, KernelError> {
@@ -114,15 +124,17 @@ impl Problem {
         let forward: Vec<Tensor> = inputs.iter().cloned().chain(self.counter()).collect();
         let computed = self.evaluate(&self.attention, &forward)?;
         inputs.extend(computed.into_iter().map(rounded));
-        inputs.push(normal(TensorType::f32(self.sizes.q_shape()), 3));
+        inputs.push(normal(TensorType::new(self.attention.output, self.sizes.q_shape()), 3));
         inputs.extend(self.counter());
         let grads = self.evaluate(&AttentionGrad { attention: self.attention }, &inputs)?;
         let counter = self.counter().map(|_| Operand::Input(7));
-        let (means, rounded_dy) = (Operand::Scratch(0), Operand::Scratch(1));
-        let of_queries = (0..7).map(Operand::Input).chain([Operand::Output(0), means, rounded_dy]);
-        let of_keys = [0, 1, 2, 3, 5].map(Operand::Input).into_iter();
-        let of_keys = of_keys.chain([means, rounded_dy, Operand::Output(1), Operand::Output(2)]);
         let kernels = self.kernels()?;
+        let means = Operand::Scratch(0);
+        let rounded_dy = kernels.rounds_gradient().then_some(Operand::Scratch(1));
+        let of_queries = (0..7).map(Operand::Input).chain([Operand::Output(0), means]).chain(rounded_dy);
+        let of_keys = [0, 1, 2, 3, 5].map(Operand::Input).into_iter();
+        let dy = rounded_dy.unwrap_or(Operand::Input(6));
+        let of_keys = of_keys.chain([means, dy, Operand::Output(1), Operand::Output(2)]);
         let launches = vec![
             Launch { kernel: kernels.of_queries(), operands: of_queries.chain(counter).collect() },
             Launch { kernel: kernels.of_keys(), operands: of_keys.chain(counter).collect() },

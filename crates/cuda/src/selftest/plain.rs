@@ -14,14 +14,16 @@ use bessemer_ir::shape::TensorType;
 use bessemer_ir::{DType, Op, philox};
 
 /// What makes the cases, all of them small.
-pub(super) fn makers() -> [Maker; 6] {
+pub(super) fn makers() -> [Maker; 8] {
     [
         |_| suppression("suppression_hard", Suppression::Hard { iou: Scalar(0.5) }),
         |_| suppression("suppression_soft", Suppression::Gaussian { sigma: Scalar(0.5), floor: Scalar(0.05) }),
         |_| top_k(),
         |_| features_gradient(),
-        |_| attention(),
-        |_| attention_gradient(),
+        |_| attention("attention_plain", DType::F32),
+        |_| attention_gradient("attention_plain_gradient", DType::F32),
+        |_| attention("attention_plain_narrow", DType::F16),
+        |_| attention_gradient("attention_plain_narrow_gradient", DType::F16),
     ]
 }
 
@@ -69,19 +71,17 @@ fn features_gradient() -> Result<Case, KernelError> {
     case("roi_align_gradient", Size::Small, Op::from(op), vec![dy, boxes(&[REGIONS, 4], 64.0), images])
 }
 
-const ATTENTION: Attention = Attention {
-    heads: 2,
-    scale: Scalar(0.25),
-    dropout: Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 }),
-};
+fn attention_of(output: DType) -> Attention {
+    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 });
+    Attention { heads: 2, scale: Scalar(0.25), dropout, output }
+}
+
 const KEYS: usize = 150;
 const WIDTH: usize = 24;
 
 /// Queries of one kernel, keys and values of more positions than a block has threads, bias.
-fn operands() -> Vec<Tensor> {
-    let normal = |shape: [usize; 3], stream| {
-        Tensor::from_fn(TensorType::f32(shape), |i| philox::normal(8, 0, stream, i as u64).into())
-    };
+fn operands(ty: DType) -> Vec<Tensor> {
+    let normal = |shape, stream| normal(ty, shape, stream);
     let bias = Tensor::from_fn(TensorType::f32([1, KEYS]), |i| if i % 5 == 4 { -10_000.0 } else { 0.0 });
     vec![normal([1, 9, WIDTH], 5), normal([1, KEYS, WIDTH], 6), normal([1, KEYS, WIDTH], 7), bias]
 }
@@ -92,21 +92,21 @@ fn widened(mut case: Case) -> Case {
     case
 }
 
-fn attention() -> Result<Case, KernelError> {
-    let inputs = operands().into_iter().chain([Tensor::scalar(DType::I32, 5.0)]).collect();
-    Ok(widened(case("attention_plain", Size::Small, Op::from(ATTENTION), inputs)?))
+fn normal(ty: DType, shape: [usize; 3], stream: u32) -> Tensor {
+    rounded(Tensor::from_fn(TensorType::new(ty, shape), |i| philox::normal(8, 0, stream, i as u64).into()))
 }
 
-fn attention_gradient() -> Result<Case, KernelError> {
-    let forward = attention()?;
-    let mut inputs = operands();
+/// Operands and results of one type.
+fn attention(name: &str, ty: DType) -> Result<Case, KernelError> {
+    let inputs = operands(ty).into_iter().chain([Tensor::scalar(DType::I32, 5.0)]).collect();
+    Ok(widened(case(name, Size::Small, Op::from(attention_of(ty)), inputs)?))
+}
+
+fn attention_gradient(name: &str, ty: DType) -> Result<Case, KernelError> {
+    let forward = attention(name, ty)?;
+    let mut inputs = operands(ty);
     inputs.extend(forward.outputs.into_iter().map(|output| rounded(output.after)));
-    inputs.push(Tensor::from_fn(TensorType::f32([1, 9, WIDTH]), |i| philox::normal(8, 0, 9, i as u64).into()));
+    inputs.push(normal(ty, [1, 9, WIDTH], 9));
     inputs.push(Tensor::scalar(DType::I32, 5.0));
-    Ok(widened(case(
-        "attention_plain_gradient",
-        Size::Small,
-        Op::from(AttentionGrad { attention: ATTENTION }),
-        inputs,
-    )?))
+    Ok(widened(case(name, Size::Small, Op::from(AttentionGrad { attention: attention_of(ty) }), inputs)?))
 }

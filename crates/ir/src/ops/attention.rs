@@ -2,7 +2,7 @@
 //! section 3.2). Neither keeps the probabilities: they are computed again in the backward pass (Dao et al.,
 //! "FlashAttention", 2022, section 3.1).
 
-use super::{Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Scalar};
+use super::{Cost, GradArgs, Gradient, LowResult, MixedPrecision, Op, OpError, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::philox;
@@ -12,7 +12,7 @@ use crate::shape::{Shape, TensorType};
 
 /// For each batch item and head, `out = dropout(softmax(scale * q k^T + bias)) v`. Inputs: q `[B, Sq, heads * D]`, k and v
 /// `[B, Sk, heads * D]`, of one float type; bias `f32[B, Sk]`, added to the scores of every query and head; with dropout the
-/// counter, `i32[]`. Outputs: out `f32[B, Sq, heads * D]`, and the logarithm of the sum that each row of the softmax is divided by,
+/// counter, `i32[]`. Outputs: out `[B, Sq, heads * D]`, and the logarithm of the sum that each row of the softmax is divided by,
 /// `f32[B, heads, Sq]`, which the gradient reads. There is no gradient with respect to the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
@@ -22,6 +22,8 @@ pub struct Attention {
     pub scale: Scalar,
     /// `None` keeps every probability.
     pub dropout: Option<AttentionDropout>,
+    /// Element type of the output and of all gradients: `f32`, or that of q, k and v.
+    pub output: DType,
 }
 
 /// Dropout of probabilities: where the uniform number of (seed, counter, stream) at the element's row-major position in
@@ -120,6 +122,9 @@ impl Attention {
         if !q.dtype.is_float() || k.dtype != q.dtype || v.dtype != q.dtype {
             return Err(OpError::operands("queries, keys and values of one float element type"));
         }
+        if self.output != DType::F32 && self.output != q.dtype {
+            return Err(OpError::Attribute(format!("an output of {} is neither f32 nor {}", self.output, q.dtype)));
+        }
         let geometry = self.geometry(&q.shape, &k.shape)?;
         if v.shape != k.shape {
             return Err(OpError::Sizes(format!("values {v} and keys {k} must have one shape")));
@@ -147,7 +152,13 @@ impl Attention {
             }
             None => String::new(),
         };
-        format!("heads={}, scale={}{dropout}", self.heads, self.scale.0)
+        let output = if self.output == DType::F32 { String::new() } else { format!(", output={}", self.output) };
+        format!("heads={}, scale={}{dropout}{output}", self.heads, self.scale.0)
+    }
+
+    /// With what it gives in 16 bits, by targets whose products do that.
+    fn giving(&self, rules: &Rules, to: DType) -> Option<Attention> {
+        rules.products_give_16_bits.then_some(Attention { output: to, ..*self })
     }
 
     /// Calls `f` for each row of probabilities.
@@ -227,7 +238,7 @@ impl OpRule for Attention {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let geometry = self.check(inputs, 0, "queries, keys, values, bias")?;
-        Ok(vec![TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape())])
+        Ok(vec![TensorType::new(self.output, geometry.q_shape()), TensorType::f32(geometry.row_shape())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
@@ -270,13 +281,18 @@ impl OpRule for Attention {
         self.product_flops(inputs)
     }
 
-    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
-        MixedPrecision::reading(3, LowResult::Unchanged)
+    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
+        let is_rounded = rules.products_give_16_bits;
+        MixedPrecision::reading(3, if is_rounded { LowResult::OfOperands } else { LowResult::Unchanged })
+    }
+
+    fn in_16_bits(&self, rules: &Rules, to: DType) -> Option<Op> {
+        self.giving(rules, to).map(Op::from)
     }
 }
 
-/// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `f32[B, Sq, heads * D]`, with dropout the
-/// counter; outputs: dq `f32[B, Sq, heads * D]`, dk and dv `f32[B, Sk, heads * D]`.
+/// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `[B, Sq, heads * D]`, with dropout the
+/// counter; outputs: dq `[B, Sq, heads * D]`, dk and dv `[B, Sk, heads * D]`. All but q, k, v, bias and lse are of the type of out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad {
     /// The forward operation.
@@ -302,7 +318,8 @@ impl OpRule for AttentionGrad {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let names = "queries, keys, values, bias, output, log-sums, output gradient";
         let geometry = self.attention.check(inputs, 3, names)?;
-        let (out, rows) = (TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape()));
+        let of_output = |shape| TensorType::new(self.attention.output, shape);
+        let (out, rows) = (of_output(geometry.q_shape()), TensorType::f32(geometry.row_shape()));
         let computed =
             [("output", inputs[4], &out), ("log-sums", inputs[5], &rows), ("output gradient", inputs[6], &out)];
         for (operand, actual, expected) in computed {
@@ -310,7 +327,7 @@ impl OpRule for AttentionGrad {
                 return Err(OpError::Type { operand, expected: expected.clone(), actual: actual.clone() });
             }
         }
-        let keys = TensorType::f32(geometry.k_shape());
+        let keys = of_output(geometry.k_shape());
         Ok(vec![out, keys.clone(), keys])
     }
 
@@ -355,7 +372,14 @@ impl OpRule for AttentionGrad {
         self.product_flops(inputs)
     }
 
-    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
-        MixedPrecision::reading(3, LowResult::Unchanged)
+    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
+        match rules.products_give_16_bits {
+            true => MixedPrecision::reading_these(&[0, 1, 2, 4, 6], LowResult::OfOperands),
+            false => MixedPrecision::reading(3, LowResult::Unchanged),
+        }
+    }
+
+    fn in_16_bits(&self, rules: &Rules, to: DType) -> Option<Op> {
+        self.attention.giving(rules, to).map(|attention| AttentionGrad { attention }.into())
     }
 }

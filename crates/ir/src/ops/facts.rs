@@ -90,10 +90,10 @@ pub struct MixedPrecision {
 /// Operands in mixed precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowOperands {
-    /// The first `count` inputs are read with 16 bits.
+    /// Some inputs are read with 16 bits.
     Read {
-        /// Number of inputs, counted from the first.
-        count: usize,
+        /// Bit `i` says whether input `i` is one of them.
+        inputs: u32,
     },
     /// They are read as they are found.
     AsTheyAre,
@@ -102,11 +102,11 @@ pub enum LowOperands {
 }
 
 impl LowOperands {
-    /// Number of inputs, the first ones, that are read with 16 bits.
-    pub fn count(self) -> usize {
+    /// Whether input number `input` is read with 16 bits.
+    pub fn reads(self, input: usize) -> bool {
         match self {
-            LowOperands::Read { count } => count,
-            LowOperands::AsTheyAre | LowOperands::StayF32 => 0,
+            LowOperands::Read { inputs } => input < u32::BITS as usize && inputs >> input & 1 == 1,
+            LowOperands::AsTheyAre | LowOperands::StayF32 => false,
         }
     }
 }
@@ -120,7 +120,7 @@ pub enum LowResult {
     Rounded,
     /// Rounded if an operand depends on parameters, unless an output of the step depends on the result.
     RoundedWithWeights,
-    /// Of the type of the operands, which are read with 16 bits.
+    /// The first result, and others that are not `f32`, are of the type of the operands, which are read with 16 bits.
     OfOperands,
     /// Elements of the first input: rounded if that is.
     Moved,
@@ -141,7 +141,13 @@ impl MixedPrecision {
 
     /// The first `count` inputs are read with 16 bits.
     pub const fn reading(count: usize, result: LowResult) -> MixedPrecision {
-        MixedPrecision { operands: LowOperands::Read { count }, result }
+        MixedPrecision { operands: LowOperands::Read { inputs: (1 << count) - 1 }, result }
+    }
+
+    /// The inputs of these numbers are read with 16 bits.
+    pub fn reading_these(inputs: &[usize], result: LowResult) -> MixedPrecision {
+        let inputs = inputs.iter().fold(0, |all, input| all | 1 << input);
+        MixedPrecision { operands: LowOperands::Read { inputs }, result }
     }
 
     /// Elements of the first input in its type.

@@ -214,6 +214,11 @@ pub trait OpRule {
         MixedPrecision::NONE
     }
 
+    /// The operation that takes its place where its operands have 16 bits of type `to`; `None` if it is the same.
+    fn in_16_bits(&self, _rules: &Rules, _to: DType) -> Option<Op> {
+        None
+    }
+
     /// Whether its kernel reads input number `input` nowhere but at the element that it then writes to output number
     /// `output`, so that both may share memory if their elements have one size.
     fn may_overwrite(&self, _output: usize, _input: usize) -> bool {

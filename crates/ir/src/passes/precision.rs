@@ -1,6 +1,7 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
-//! - Convolutions, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
+//! - Convolutions, matrix products and attention read 16-bit operands; they accumulate and give `f32`, attention 16 bits if the
+//!   target's rules say so.
 //! - Maximum pooling and its gradient read and give 16-bit numbers.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; gradients of the weights of
 //!   convolutions if the target's rules say so. Only what softmax is made of, and results of the step that are no convolution's,
@@ -36,11 +37,6 @@ pub fn lower_precision(graph: &Graph, rules: &Rules, to: DType) -> Result<Graph,
         pass.visit(id)?;
     }
     pass.rewriter.finish()
-}
-
-/// How many of its inputs, the first ones, an operation reads with 16 bits.
-fn low_operands(op: &Op, rules: &Rules) -> usize {
-    op.rule().mixed_precision(rules).operands.count()
 }
 
 /// Nodes that depend on parameters and state alone.
@@ -81,7 +77,7 @@ fn values_to_round(graph: &Graph, rules: &Rules, from_state: &[bool]) -> HashSet
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
         let MixedPrecision { operands, result } = node.op.rule().mixed_precision(rules);
-        rounded.extend(node.inputs.iter().take(operands.count()).copied());
+        rounded.extend(node.inputs.iter().enumerate().filter(|&(input, _)| operands.reads(input)).map(|(_, &v)| v));
         let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
         let makes_results = makes_results[id.index()];
         let is_rounded = match result {
@@ -120,17 +116,20 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
-        let (multiplied, others) = node.inputs.split_at(low_operands(&node.op, self.rules));
-        if multiplied.is_empty() || multiplied.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
+        let operands = node.op.rule().mixed_precision(self.rules).operands;
+        let inputs = || node.inputs.iter().enumerate().map(|(input, &v)| (operands.reads(input), v));
+        let mut multiplied = inputs().filter(|(is_low, _)| *is_low).map(|(_, v)| v).peekable();
+        if multiplied.peek().is_none() || multiplied.any(|v| self.graph.dtype(v) != DType::F32) {
             self.rewriter.copy(id)?;
         } else {
             let path = self.graph.path(id).to_string();
-            let mut inputs = multiplied.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
-            inputs.extend(others.iter().map(|&v| self.rewriter.get(v)));
-            let results = self.rewriter.target().at_path(&path, |g| g.push(node.op.clone(), &inputs))?;
+            let operand = |(is_low, v)| if is_low { self.low(v) } else { Ok(self.rewriter.get(v)) };
+            let inputs = inputs().map(operand).collect::<Result<Vec<_>, _>>()?;
+            let op = node.op.rule().in_16_bits(self.rules, self.to).unwrap_or_else(|| node.op.clone());
+            let results = self.rewriter.target().at_path(&path, |g| g.push(op, &inputs))?;
             for (output, result) in results.into_iter().enumerate() {
                 let value = Value { node: id, output: output as u32 };
-                if node.op.rule().mixed_precision(self.rules).result == LowResult::OfOperands {
+                if self.rewriter.target().dtype(result) == self.to {
                     self.set_low(value, result)?;
                 } else {
                     self.rewriter.set(value, result);

@@ -148,6 +148,7 @@ impl<'a> Encoder<'a> {
             heads: config.num_attention_heads,
             scale: Scalar(1.0 / ((config.hidden_size / config.num_attention_heads) as f64).sqrt()),
             dropout: drops.then_some(AttentionDropout { rate: Scalar(rate), seed, stream }),
+            output: DType::F32,
         };
         Ok(b.graph.push(attention, &inputs)?[0])
     }

@@ -141,7 +141,18 @@ pub(super) fn attention_even_heads(p: &mut Problem, d: &mut Draw) -> Result<Valu
     let dropout = AttentionDropout { rate: Scalar(0.1), seed: 13, stream: 5 };
     let dropout = d.flip().then_some(dropout);
     let sizes = [d.int(1, 2), d.int(1, 3), 16 * d.int(1, 8)];
-    attention_of_heads(p, d, lengths, sizes, dropout)
+    attention_of_heads(p, d, lengths, sizes, dropout, DType::F32)
+}
+
+/// With operands, output and gradients of 16 bits.
+pub(super) fn attention_narrow(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (lengths, ty) = ([d.int(1, 140), d.int(1, 140)], [DType::Bf16, DType::F16][d.int(0, 1)]);
+    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 14, stream: 6 };
+    let dropout = d.flip().then_some(dropout);
+    let depth = [19, 16 * d.int(1, 8)][d.int(0, 1)];
+    let sizes = [d.int(1, 2), d.int(1, 3), depth];
+    let out = attention_of_heads(p, d, lengths, sizes, dropout, ty)?;
+    p.graph.cast(out, DType::F32)
 }
 
 /// Attention of numbers of queries and keys, of which some are masked.
@@ -153,7 +164,7 @@ fn attention_of(
 ) -> Result<Value, GraphError> {
     let (batch, heads) = (d.int(1, 2), if queries * keys > 5000 { d.int(1, 2) } else { d.int(1, 12) });
     let depth = [8, 16, 19, 64, 128][d.int(0, if heads > 4 { 2 } else { 4 })];
-    attention_of_heads(p, d, [queries, keys], [batch, heads, depth], dropout)
+    attention_of_heads(p, d, [queries, keys], [batch, heads, depth], dropout, DType::F32)
 }
 
 fn attention_of_heads(
@@ -162,9 +173,13 @@ fn attention_of_heads(
     [queries, keys]: [usize; 2],
     [batch, heads, depth]: [usize; 3],
     dropout: Option<AttentionDropout>,
+    ty: DType,
 ) -> Result<Value, GraphError> {
     let width = heads * depth;
-    let inputs = [queries, keys, keys].map(|length| p.input(&[batch, length, width]));
+    let inputs = [queries, keys, keys].map(|length| {
+        let x = p.input(&[batch, length, width])?;
+        p.graph.cast(x, ty)
+    });
     let [q, k, v] = inputs;
     let masked = d.flip();
     let bias = |i: usize| if i % keys % 3 == 1 && masked { -10000.0 } else { (i % 7) as f64 / 7.0 };
@@ -174,5 +189,5 @@ fn attention_of_heads(
     if dropout.is_some() {
         inputs.push(p.indices("counter", &[])?);
     }
-    p.graph.push1(Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout }, &inputs)
+    p.graph.push1(Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout, output: ty }, &inputs)
 }

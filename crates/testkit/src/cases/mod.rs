@@ -141,6 +141,7 @@ pub const CASES: &[Case] = &[
     case("attention with dropout", dense::attention_dropout, ALL),
     case("attention over many keys", dense::attention_many_keys, ALL),
     case("attention of even heads in 16 bits", dense::attention_even_heads, IN_16_BITS),
+    case("attention that gives 16 bits", dense::attention_narrow, OF_16_BITS),
     case("u8 pixels", pointwise::pixels, F32),
     case("all_reduce", moves::all_reduce, F32),
     case("all_reduce started and awaited", moves::all_reduce_in_two, F32),

@@ -127,10 +127,10 @@ for (u32 half = 0; half < 2; ++half) {
     if (own >= QUERIES) continue;
     if (quad == 0) log_sums[list * QUERIES + own] = most[half] * LN_2 + logf(sum[half]);
     const float factor = GAIN / sum[half];
-    float* const to = y + ((b * QUERIES + own) * HEADS + h) * DEPTH + quad * 2;
+    result* const to = y + ((b * QUERIES + own) * HEADS + h) * DEPTH + quad * 2;
 #pragma unroll
     for (u32 d = 0; d < DEPTH / 8; ++d) {
         const float both[2] = {o[d][2 * half] * factor, o[d][2 * half + 1] * factor};
-        store<float, 2>(to + d * 8, both);
+        store<result, 2>(to + d * 8, both);
     }
 }

@@ -40,6 +40,11 @@ impl Operands<'_> {
         ]
     }
 
+    /// The output, or what is of its type: its gradient and those of q, k and v.
+    fn of_output(&self, name: &str, elements: usize, written: bool) -> Parameter {
+        Parameter::Memory { name: name.into(), ty: self.attention.output, elements, written }
+    }
+
     fn counter(&self) -> Option<Parameter> {
         self.attention.dropout.map(|_| Parameter::input("counter", DType::I32, 1))
     }

@@ -6,7 +6,7 @@ const u32 first_of_queries = (b * QUERIES * HEADS + h) * DEPTH;
 const auto fetch = [&](u32 block, u32 stage) {
     const u32 first = block * 64, there = QUERIES - first, at = first_of_queries + first * PITCH;
     copy_tile<THREADS, 64, DEPTH, IN_ORDER>(tiles + stage * 2 * TILE, q + at, PITCH, there);
-    copy_tile<THREADS, 64, DEPTH, IN_ORDER>(tiles + (stage * 2 + 1) * TILE, rounded + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, IN_ORDER>(tiles + (stage * 2 + 1) * TILE, dy + at, PITCH, there);
     const u32 i = threadIdx.x % 64;
     const bool is_there = i < there;
     const float* const from = threadIdx.x < 64 ? log_sums : means;
@@ -117,7 +117,7 @@ for (u32 half = 0; half < 2; ++half) {
     for (u32 d = 0; d < DEPTH / 8; ++d) {
         const float of_key[2] = {to_k[d][2 * half] * SCALE, to_k[d][2 * half + 1] * SCALE};
         const float of_value[2] = {to_v[d][2 * half] * GAIN, to_v[d][2 * half + 1] * GAIN};
-        store<float, 2>(dk + to + d * 8, of_key);
-        store<float, 2>(dv + to + d * 8, of_value);
+        store<result, 2>(dk + to + d * 8, of_key);
+        store<result, 2>(dv + to + d * 8, of_value);
     }
 }

@@ -1,5 +1,5 @@
 // A block has 64 queries of a list, 16 a warp, and goes over the keys by 64. It also rounds the output's gradient, which the kernel of
-// the keys reads, and takes the sums of what is rounded with the output: where a probability is 1, its product and this sum are the
+// the keys reads, if it is wider, and takes the sums of what is rounded with the output: where a probability is 1, its product and this sum are the
 // same.
 const u32 list = blockIdx.x / QUERY_BLOCKS, first_query = blockIdx.x % QUERY_BLOCKS * 64;
 const u32 b = list / HEADS, h = list % HEADS;
@@ -28,14 +28,14 @@ for (u32 row = threadIdx.x / 4; row < 64; row += THREADS / 4) {
         float gradient[4] = {};
         if (own < QUERIES) {
             float output[4];
-            load<float, 4>(y + at + d, output);
-            load<float, 4>(dy + at + d, gradient);
+            load<result, 4>(y + at + d, output);
+            load<result, 4>(dy + at + d, gradient);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 gradient[i] = to_f32(from_f32<element>::of(gradient[i]));
                 mean += output[i] * gradient[i];
             }
-            store<element, 4>(rounded + at + d, gradient);
+            keep(at + d, gradient);
         }
         store<element, 4>(first_tiles + TILE + row * WIDE + part + d, gradient);
     }
@@ -129,10 +129,10 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
 for (u32 half = 0; half < 2; ++half) {
     const u32 own = query + half * 8;
     if (own >= QUERIES) continue;
-    float* const to = dq + ((b * QUERIES + own) * HEADS + h) * DEPTH + quad * 2;
+    result* const to = dq + ((b * QUERIES + own) * HEADS + h) * DEPTH + quad * 2;
 #pragma unroll
     for (u32 d = 0; d < DEPTH / 8; ++d) {
         const float both[2] = {o[d][2 * half] * SCALE, o[d][2 * half + 1] * SCALE};
-        store<float, 2>(to + d * 8, both);
+        store<result, 2>(to + d * 8, both);
     }
 }

@@ -1,7 +1,7 @@
 //! Attention and its gradient, one row or column of the probabilities a block. Plain kernels: products in `f32`, no tensor cores.
 
 use super::{Operands, floats};
-use crate::kgen::{Kernel, Parameter, constant, indented};
+use crate::kgen::{Kernel, Parameter, c_type, constant, indented};
 use bessemer_ir::ops::attention::Geometry;
 
 const THREADS: usize = 128;
@@ -48,6 +48,11 @@ impl Kernels<'_> {
         )
     }
 
+    /// The conversion to the output's type.
+    fn narrowed(&self) -> String {
+        format!("from_f32<{}>", c_type(self.0.attention.output))
+    }
+
     fn kernel(&self, name: &str, parameters: Vec<Parameter>, blocks: usize, body: &str) -> Kernel {
         let parameters = parameters.into_iter().chain(self.0.counter()).collect();
         Kernel::new(name, parameters, [blocks as u32, 1, 1], [THREADS as u32, 1, 1], &indented(body)).named_by_content()
@@ -57,7 +62,7 @@ impl Kernels<'_> {
     pub(crate) fn forward(&self) -> Kernel {
         let Geometry { heads, keys, depth, .. } = self.0.sizes;
         let mut parameters = self.0.common();
-        parameters.push(floats("y", self.0.q_elements(), true));
+        parameters.push(self.0.of_output("y", self.0.q_elements(), true));
         parameters.push(floats("log_sums", self.0.rows(), true));
         let body = format!(
             "__shared__ float p[{keys}], scratch[{warps}];\n\
@@ -77,8 +82,9 @@ impl Kernels<'_> {
              for (u32 d = threadIdx.x; d < {depth}u; d += {THREADS}u) {{\n    \
              float total = 0.0f;\n    \
              for (u32 j = 0; j < {keys}u; ++j) total += p[j] * to_f32(v[first_key + j * {pitch}u + d]);\n    \
-             y[query + d] = total;\n}}\n",
+             y[query + d] = {narrowed}::of(total);\n}}\n",
             warps = THREADS / 32,
+            narrowed = self.narrowed(),
             of_row = self.of_row(),
             score = indented(&self.score()),
             factor = self.score().lines().last().map(|line| format!("{line}\n")).unwrap_or_default(),
@@ -92,29 +98,30 @@ impl Kernels<'_> {
     pub(crate) fn of_queries(&self) -> Kernel {
         let Geometry { heads, keys, depth, .. } = self.0.sizes;
         let mut parameters = self.0.common();
-        parameters.push(floats("y", self.0.q_elements(), false));
+        parameters.push(self.0.of_output("y", self.0.q_elements(), false));
         parameters.push(floats("log_sums", self.0.rows(), false));
-        parameters.push(floats("dy", self.0.q_elements(), false));
-        parameters.push(floats("dq", self.0.q_elements(), true));
+        parameters.push(self.0.of_output("dy", self.0.q_elements(), false));
+        parameters.push(self.0.of_output("dq", self.0.q_elements(), true));
         parameters.push(floats("means", self.0.rows(), true));
         let body = format!(
             "__shared__ float ds[{keys}], scratch[{warps}];\n\
              const u32 row = blockIdx.x;\n\
              {of_row}\
              float mean = 0.0f;\n\
-             for (u32 d = threadIdx.x; d < {depth}u; d += {THREADS}u) mean += y[query + d] * dy[query + d];\n\
+             for (u32 d = threadIdx.x; d < {depth}u; d += {THREADS}u) mean += to_f32(y[query + d]) * to_f32(dy[query + d]);\n\
              mean = reduce_row<sum_of, {THREADS}>(mean, scratch);\n\
              if (threadIdx.x == 0) means[row] = mean;\n\
              for (u32 j = threadIdx.x; j < {keys}u; j += {THREADS}u) {{\n{score}    \
              float dp = 0.0f;\n    \
-             for (u32 d = 0; d < {depth}u; ++d) dp += dy[query + d] * to_f32(v[key + d]);\n    \
+             for (u32 d = 0; d < {depth}u; ++d) dp += to_f32(dy[query + d]) * to_f32(v[key + d]);\n    \
              ds[j] = {scale} * expf(score - log_sums[row]) * (dp * factor - mean);\n}}\n\
              __syncthreads();\n\
              for (u32 d = threadIdx.x; d < {depth}u; d += {THREADS}u) {{\n    \
              float total = 0.0f;\n    \
              for (u32 j = 0; j < {keys}u; ++j) total += ds[j] * to_f32(k[first_key + j * {pitch}u + d]);\n    \
-             dq[query + d] = total;\n}}\n",
+             dq[query + d] = {narrowed}::of(total);\n}}\n",
             warps = THREADS / 32,
+            narrowed = self.narrowed(),
             of_row = self.of_row(),
             score = indented(&self.score()),
             scale = constant(self.0.attention.scale.0 as f32),
@@ -129,17 +136,17 @@ impl Kernels<'_> {
         let Geometry { batch, heads, queries, keys, depth } = self.0.sizes;
         let mut parameters = self.0.common();
         parameters.push(floats("log_sums", self.0.rows(), false));
-        parameters.push(floats("dy", self.0.q_elements(), false));
+        parameters.push(self.0.of_output("dy", self.0.q_elements(), false));
         parameters.push(floats("means", self.0.rows(), false));
-        parameters.push(floats("dk", self.0.k_elements(), true));
-        parameters.push(floats("dv", self.0.k_elements(), true));
+        parameters.push(self.0.of_output("dk", self.0.k_elements(), true));
+        parameters.push(self.0.of_output("dv", self.0.k_elements(), true));
         let body = format!(
             "__shared__ float p[{queries}], ds[{queries}];\n\
              const u32 list = blockIdx.x / {keys}u, j = blockIdx.x % {keys}u;\n\
              for (u32 i = threadIdx.x; i < {queries}u; i += {THREADS}u) {{\n    \
              const u32 row = list * {queries}u + i;\n{of_row}{score}    \
              float dp = 0.0f;\n    \
-             for (u32 d = 0; d < {depth}u; ++d) dp += dy[query + d] * to_f32(v[key + d]);\n    \
+             for (u32 d = 0; d < {depth}u; ++d) dp += to_f32(dy[query + d]) * to_f32(v[key + d]);\n    \
              const float share = expf(score - log_sums[row]);\n    \
              p[i] = share * factor;\n    \
              ds[i] = {scale} * share * (dp * factor - means[row]);\n}}\n\
@@ -150,9 +157,10 @@ impl Kernels<'_> {
              for (u32 i = 0; i < {queries}u; ++i) {{\n        \
              const u32 at = ((b * {queries}u + i) * {heads}u + h) * {depth}u + d;\n        \
              of_k += ds[i] * to_f32(q[at]);\n        \
-             of_v += p[i] * dy[at];\n    }}\n    \
+             of_v += p[i] * to_f32(dy[at]);\n    }}\n    \
              const u32 at = ((b * {keys}u + j) * {heads}u + h) * {depth}u + d;\n    \
-             dk[at] = of_k;\n    dv[at] = of_v;\n}}\n",
+             dk[at] = {narrowed}::of(of_k);\n    dv[at] = {narrowed}::of(of_v);\n}}\n",
+            narrowed = self.narrowed(),
             of_row = indented(&self.of_row()),
             score = indented(&self.score()),
             scale = constant(self.0.attention.scale.0 as f32),

@@ -44,6 +44,7 @@ impl<'a> Kernels<'a> {
         let step = if drops { "(u32)counter[0]" } else { "0" };
         format!(
             "typedef {element} element;\n\
+             typedef {result} result;\n\
              constexpr u32 THREADS = {THREADS}, HEADS = {heads}, QUERIES = {queries}, KEYS = {keys}, DEPTH = {depth};\n\
              constexpr u32 QUERY_BLOCKS = {query_blocks}, KEY_BLOCKS = {key_blocks}, STAGES = {stages};\n\
              constexpr u32 PITCH = HEADS * DEPTH, WIDE = DEPTH + 8, TILE = {ROWS} * WIDE;\n\
@@ -60,6 +61,7 @@ impl<'a> Kernels<'a> {
              const u32 corner = lane % 16 * WIDE + lane / 16 * 8;\n\
              const u32 turned_corner = (lane / 16 * 8 + lane % 8) * WIDE + lane / 8 % 2 * 8;\n",
             element = c_type(self.0.ty),
+            result = c_type(self.0.attention.output),
             query_blocks = queries.div_ceil(ROWS),
             key_blocks = keys.div_ceil(ROWS),
             gain = constant(gain as f32),
@@ -82,33 +84,47 @@ impl<'a> Kernels<'a> {
 
     /// From q, k, v, bias to the output and the log-sums; then the counter.
     pub(crate) fn forward(&self) -> Kernel {
-        let own = vec![floats("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
+        let own = vec![self.0.of_output("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
         self.kernel("attention_16", own, self.0.sizes.queries, 3, include_str!("forward.cuh"))
     }
 
-    /// From q, k, v, bias, the output, log-sums and the output's gradient to the gradient of q, for each row the sum of
-    /// probabilities times their gradients, and the output's gradient in the operands' type; then the counter.
-    pub(crate) fn of_queries(&self) -> Kernel {
-        let own = vec![
-            floats("y", self.0.q_elements(), false),
-            floats("log_sums", self.0.rows(), false),
-            floats("dy", self.0.q_elements(), false),
-            floats("dq", self.0.q_elements(), true),
-            floats("means", self.0.rows(), true),
-            Parameter::output("rounded", self.0.ty, self.0.q_elements()),
-        ];
-        self.kernel("attention_16_of_queries", own, self.0.sizes.queries, 4, include_str!("of_queries.cuh"))
+    /// Whether [`Kernels::of_queries`] rounds the output's gradient for [`Kernels::of_keys`], which has the operands' type otherwise.
+    pub(crate) fn rounds_gradient(&self) -> bool {
+        self.0.attention.output != self.0.ty
     }
 
-    /// From q, k, v, bias, log-sums, and the sums and the output's gradient of [`Kernels::of_queries`] to the gradients of k and v;
-    /// then the counter.
+    /// From q, k, v, bias, the output, log-sums and the output's gradient to the gradient of q, for each row the sum of
+    /// probabilities times their gradients, and, if it is rounded, the output's gradient in the operands' type; then the counter.
+    pub(crate) fn of_queries(&self) -> Kernel {
+        let mut own = vec![
+            self.0.of_output("y", self.0.q_elements(), false),
+            floats("log_sums", self.0.rows(), false),
+            self.0.of_output("dy", self.0.q_elements(), false),
+            self.0.of_output("dq", self.0.q_elements(), true),
+            floats("means", self.0.rows(), true),
+        ];
+        let keep = if self.rounds_gradient() {
+            own.push(Parameter::output("rounded", self.0.ty, self.0.q_elements()));
+            "store<element, 4>(rounded + at, gradient);"
+        } else {
+            ""
+        };
+        let body = format!(
+            "const auto keep = [&](u32 at, const float* gradient) {{ {keep} }};\n{}",
+            include_str!("of_queries.cuh")
+        );
+        self.kernel("attention_16_of_queries", own, self.0.sizes.queries, 4, &body)
+    }
+
+    /// From q, k, v, bias, log-sums, the sums of [`Kernels::of_queries`] and the output's gradient in the operands' type to the
+    /// gradients of k and v; then the counter.
     pub(crate) fn of_keys(&self) -> Kernel {
         let own = vec![
             floats("log_sums", self.0.rows(), false),
             floats("means", self.0.rows(), false),
-            Parameter::input("rounded", self.0.ty, self.0.q_elements()),
-            floats("dk", self.0.k_elements(), true),
-            floats("dv", self.0.k_elements(), true),
+            Parameter::input("dy", self.0.ty, self.0.q_elements()),
+            self.0.of_output("dk", self.0.k_elements(), true),
+            self.0.of_output("dv", self.0.k_elements(), true),
         ];
         self.kernel("attention_16_of_keys", own, self.0.sizes.keys, 3, include_str!("of_keys.cuh"))
     }
