@@ -2,11 +2,10 @@
 //! the blocks, both in a fixed order.
 
 use super::fusions::{Launch, Launches, Operand, numbers, operands};
-use super::lanes::{Lanes, Width, for_lanes};
+use super::lanes::{Lanes, There, Width, for_lanes};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Reg};
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Threads of a block.
@@ -182,7 +181,7 @@ fn blocks_of_rows(
     let needed = lanes.needed(lanes.stored().chain(registers));
     let (declare, fill, write) = lanes.stores(width);
     let lane = indented(&(lanes.compute(&needed, width) + &fill + &add));
-    let loads = lanes.loads(&needed, width, &BTreeSet::new());
+    let loads = lanes.loads(&needed, width, &There::default());
     let row = [count, &loads, &declare, &for_lanes(width, &lane), &write].concat();
     let _ = writeln!(text, "if (col < {cols}u) {{");
     // Rows are loaded ahead where nothing is stored between them.

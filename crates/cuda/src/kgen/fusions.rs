@@ -1,12 +1,11 @@
 //! From fusions to kernels.
 
 use super::columns::columns;
-use super::lanes::{Lanes, Width, for_lanes};
+use super::lanes::{Lanes, There, Width, for_lanes};
 use super::rows::{rows, rows_with_sums};
 use super::{Kernel, KernelError, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput};
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What a parameter of a launch is.
@@ -118,5 +117,5 @@ pub(super) fn elements(lanes: &Lanes<'_>, width: Width) -> String {
     let needed = lanes.needed(lanes.stored());
     let (declare, fill, write) = lanes.stores(width);
     let arithmetic = indented(&(lanes.compute(&needed, width) + &fill));
-    [lanes.loads(&needed, width, &BTreeSet::new()), declare, for_lanes(width, &arithmetic), write].concat()
+    [lanes.loads(&needed, width, &There::default()), declare, for_lanes(width, &arithmetic), write].concat()
 }

@@ -19,6 +19,13 @@ pub(super) struct Lanes<'a> {
     registers: Vec<RegType>,
 }
 
+/// What was loaded and drawn before: inputs, and random registers.
+#[derive(Default)]
+pub(super) struct There {
+    pub inputs: BTreeSet<usize>,
+    pub drawn: BTreeSet<Reg>,
+}
+
 /// How `width` neighbouring elements are addressed in the text: by the variables `row` and `col`, or, where no input
 /// depends on them apart, by `at` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,14 +136,35 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The one number of a row, or of all, as `a{input}`.
-    pub(super) fn load_scalar(&self, input: usize) -> String {
+    /// Whether it is another one in each row, or element of a row.
+    pub(super) fn varies_by_row(&self, input: usize) -> bool {
+        self.fusion.loads[input].row_mod != 1
+    }
+
+    /// The one number of a row, or of all, as the bits of an integer.
+    pub(super) fn scalar(&self, input: usize) -> String {
         let index_map = self.fusion.loads[input];
         let address = if index_map.row_mod == 1 { "0".to_owned() } else { row_of(index_map) };
         match self.inputs[input] {
-            DType::I32 => format!("const float a{input} = __uint_as_float((u32)x{input}[{address}]);\n"),
-            _ => format!("const float a{input} = to_f32(x{input}[{address}]);\n"),
+            DType::I32 => format!("__uint_as_float((u32)x{input}[{address}])"),
+            _ => format!("to_f32(x{input}[{address}])"),
         }
+    }
+
+    /// Random registers among these whose numbers are drawn four at a time, which vectors begin with.
+    pub(super) fn drawn(&self, registers: &BTreeSet<Reg>, width: Width) -> BTreeSet<Reg> {
+        let is_whole = width.lanes.is_multiple_of(4) && (width.flat || self.fusion.cols.is_multiple_of(4));
+        let is_random = |register: &Reg| matches!(self.fusion.program[*register as usize], Instr::Random { .. });
+        registers.iter().copied().filter(|register| is_whole && is_random(register)).collect()
+    }
+
+    /// Draws the numbers of a random register for `lanes` elements into the array `to`.
+    pub(super) fn draw(&self, register: Reg, width: Width, to: &str) -> String {
+        let Instr::Random { seed, stream, step } = self.fusion.program[register as usize] else {
+            unreachable!("it is a random register")
+        };
+        let address = self.address(IndexMap::full(self.fusion.rows), width);
+        format!("uniforms<{}>({seed}ull, (u32)x{step}[0], {stream}u, {address}, {to});\n", width.lanes)
     }
 
     fn address(&self, index_map: IndexMap, width: Width) -> String {
@@ -149,16 +177,20 @@ impl<'a> Lanes<'a> {
         format!("{} * {}u + col", row_of(index_map), self.fusion.cols)
     }
 
-    /// Loads what `registers` need into arrays `a0, a1, ...`, but for the inputs in `there`.
-    pub(super) fn loads(&self, registers: &BTreeSet<Reg>, width: Width, there: &BTreeSet<usize>) -> String {
+    /// Loads what `registers` need into arrays `a0, a1, ...`, and draws random numbers into `random0, random1, ...`, but for what is there.
+    pub(super) fn loads(&self, registers: &BTreeSet<Reg>, width: Width, there: &There) -> String {
         let mut text = String::new();
-        for input in self.loaded(registers).difference(there) {
+        for input in self.loaded(registers).difference(&there.inputs) {
             if self.varies_by_col(*input) {
                 let _ = writeln!(text, "float a{input}[{}];", width.lanes);
                 text += &self.load(*input, width, &format!("a{input}"));
             } else {
-                text += &self.load_scalar(*input);
+                let _ = writeln!(text, "const float a{input} = {};", self.scalar(*input));
             }
+        }
+        for register in self.drawn(registers, width).difference(&there.drawn) {
+            let _ = writeln!(text, "float random{register}[{}];", width.lanes);
+            text += &self.draw(*register, width, &format!("random{register}"));
         }
         text
     }
@@ -166,8 +198,12 @@ impl<'a> Lanes<'a> {
     /// Computes `registers` for lane `k`, as constants `r0, r1, ...`.
     pub(super) fn compute(&self, registers: &BTreeSet<Reg>, width: Width) -> String {
         let mut text = String::new();
+        let drawn = self.drawn(registers, width);
         for register in registers {
-            let value = self.value(self.fusion.program[*register as usize], width);
+            let value = match drawn.contains(register) {
+                true => format!("random{register}[k]"),
+                false => self.value(self.fusion.program[*register as usize], width),
+            };
             let _ = writeln!(text, "const {} r{register} = {value};", self.c_type_of(*register));
         }
         text

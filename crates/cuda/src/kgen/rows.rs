@@ -3,7 +3,7 @@
 
 use super::columns::{Cut, Sum, finishes, sums};
 use super::fusions::{Launch, Launches, Operand, operands};
-use super::lanes::{Lanes, MOST_LANES, Width, for_lanes, kind_name};
+use super::lanes::{Lanes, MOST_LANES, There, Width, for_lanes, kind_name};
 use super::{Kernel, KernelError, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Instr, Reg};
@@ -15,8 +15,9 @@ const THREADS: usize = 256;
 const MOST_THREADS: usize = 1024;
 /// Vectors of a thread up to which what several passes read is kept in registers.
 const MOST_KEPT: usize = 4;
-/// Blocks that keep a large device busy, and rows that are worth a part, where rows are summed.
-const BLOCKS: usize = 1024;
+/// Blocks where rows are summed, four on each multiprocessor of a large device, which all run at once: further ones would run
+/// behind them. Rows that are worth a part.
+const BLOCKS: usize = 4 * 132;
 const FEWEST_ROWS: usize = 4;
 /// Lanes of a thread that keeps sums of its columns in registers, beside what it reads.
 const SUMMED_LANES: usize = 4;
@@ -111,7 +112,8 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
         let guard = format!("if (row >= {}u) return;\n", fusion.rows);
         if fusion.rows.is_multiple_of(layout.rows) { row } else { row + &guard }
     };
-    let body = row + &layout.scratch() + &one_row(lanes, &layout, &[]);
+    let row_of = Rows::new(lanes, &layout, &[]);
+    let body = row + &layout.scratch() + &row_of.load() + &row_of.compute();
     let blocks = fusion.rows.div_ceil(layout.rows) as u32;
     Kernel::new(name, lanes.parameters(), [blocks, 1, 1], layout.block(), &indented(&body))
 }
@@ -161,8 +163,10 @@ fn runs_of_rows(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum], cut: &Cut) -> 
     for sum in sums {
         let _ = writeln!(text, "float total{}[{}][{}] = {{}};", sum.output, layout.each, layout.width.lanes);
     }
+    let of_rows = Rows::new(lanes, layout, sums);
+    text += &of_rows.begin();
     text += "for (u32 row = first; row < end; ++row) {\n";
-    text += &indented(&one_row(lanes, layout, sums));
+    text += &indented(&(of_rows.take_ahead() + &of_rows.compute()));
     text += "}\n";
     let store = |sum: &Sum| {
         let (output, lanes) = (sum.output, layout.width.lanes);
@@ -171,96 +175,172 @@ fn runs_of_rows(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum], cut: &Cut) -> 
     text + &layout.for_vectors(&sums.iter().map(store).collect::<String>())
 }
 
-/// Everything of `row`: passes of reductions, then what is stored and added to `sums`.
-fn one_row(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum]) -> String {
-    let fusion = lanes.fusion;
-    let passes = passes(lanes);
-    let last: Vec<Reg> = fusion.outputs.iter().map(FusionOutput::reg).collect();
-    let mut needs: Vec<BTreeSet<Reg>> = passes
-        .iter()
-        .map(|pass| lanes.needed(pass.iter().map(|&register| operand(fusion.program[register as usize]))))
-        .collect();
-    needs.push(lanes.needed(last));
-    let kept = kept(lanes, layout, &needs);
-
-    let mut body = scalars(lanes, &needs);
-    for input in &kept {
-        let _ = writeln!(body, "float kept{input}[{}][{}];", layout.each, layout.width.lanes);
-    }
-    if !kept.is_empty() {
-        let load = |input: &usize| lanes.load(*input, layout.width, &format!("kept{input}[e]"));
-        body += &layout.for_vectors(&kept.iter().map(load).collect::<String>());
-    }
-    for (pass, needed) in passes.iter().zip(&needs) {
-        body += &reductions(lanes, layout, pass, needed, &kept);
-    }
-    body + &outputs(lanes, layout, &needs[passes.len()], &kept, sums)
+/// What is done with a row: passes of reductions, then what is stored and added to `sums`.
+struct Rows<'a> {
+    lanes: &'a Lanes<'a>,
+    layout: &'a Layout,
+    sums: &'a [Sum],
+    /// Reductions of each pass.
+    passes: Vec<Vec<Reg>>,
+    /// Registers that each pass and the last one, which stores, compute.
+    needs: Vec<BTreeSet<Reg>>,
+    /// Inputs and random numbers that are in registers from the first pass on: those that several passes read, where there is room.
+    kept: There,
+    /// Inputs of which a row has one number.
+    scalars: Vec<usize>,
 }
 
-/// Inputs that several passes read, where there is room for them.
-fn kept(lanes: &Lanes<'_>, layout: &Layout, needs: &[BTreeSet<Reg>]) -> BTreeSet<usize> {
-    let readers = |input: &usize| needs.iter().filter(|needed| lanes.loaded(needed).contains(input)).count();
-    let inputs = (0..lanes.fusion.loads.len()).filter(|input| lanes.varies_by_col(*input) && readers(input) > 1);
-    if layout.keeps() { inputs.collect() } else { BTreeSet::new() }
-}
-
-/// The numbers that are the same in all of the row.
-fn scalars(lanes: &Lanes<'_>, needs: &[BTreeSet<Reg>]) -> String {
-    let loaded: BTreeSet<usize> = needs.iter().flat_map(|needed| lanes.loaded(needed)).collect();
-    loaded.into_iter().filter(|input| !lanes.varies_by_col(*input)).map(|input| lanes.load_scalar(input)).collect()
-}
-
-/// What the pass loads of a vector: inputs that are kept are named as the others are.
-fn loads(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BTreeSet<usize>) -> String {
-    let loaded = lanes.loaded(needed);
-    let mut text = String::new();
-    for input in loaded.intersection(kept) {
-        let _ = writeln!(text, "const float (&a{input})[{}] = kept{input}[e];", layout.width.lanes);
-    }
-    let scalars = loaded.iter().copied().filter(|input| !lanes.varies_by_col(*input));
-    let there: BTreeSet<usize> = kept.iter().copied().chain(scalars).collect();
-    text + &lanes.loads(needed, layout.width, &there)
-}
-
-/// One pass over the row, after which the reductions `pass` are `r{register}`.
-fn reductions(
-    lanes: &Lanes<'_>,
-    layout: &Layout,
-    pass: &[Reg],
-    needed: &BTreeSet<Reg>,
-    kept: &BTreeSet<usize>,
-) -> String {
-    let (mut before, mut each, mut after) = (String::new(), String::new(), String::new());
-    for &register in pass {
-        let Instr::Reduce(kind, operand) = lanes.fusion.program[register as usize] else { continue };
-        let kind = kind_name(kind);
-        let _ = writeln!(before, "float s{register} = {kind}::identity();");
-        let _ = writeln!(each, "s{register} = {kind}::combine(s{register}, r{operand});");
-        let _ =
-            writeln!(after, "const float r{register} = reduce_row<{kind}, {}>(s{register}, scratch);", layout.threads);
-    }
-    let lane = indented(&(lanes.compute(needed, layout.width) + &each));
-    let vector = loads(lanes, layout, needed, kept) + &for_lanes(layout.width, &lane);
-    before + &layout.for_vectors(&vector) + &after
-}
-
-/// The last pass, which stores and sums.
-fn outputs(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BTreeSet<usize>, sums: &[Sum]) -> String {
-    let (declare, mut fill, mut write) = lanes.stores(layout.width);
-    fill += &sums.iter().map(|sum| format!("total{}[e][k] += r{};\n", sum.output, sum.register)).collect::<String>();
-    for (index, output) in lanes.fusion.outputs.iter().enumerate() {
-        if let FusionOutput::Rows { reg, ty } = output {
-            let store = match ty.dtype {
-                DType::I32 => format!("y{index}[row] = r{reg};\n"),
-                other => format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(other)),
-            };
-            fill += &format!("if (col + k == 0) {store}");
+impl<'a> Rows<'a> {
+    fn new(lanes: &'a Lanes<'a>, layout: &'a Layout, sums: &'a [Sum]) -> Rows<'a> {
+        let (fusion, passes) = (lanes.fusion, passes(lanes));
+        let mut needs: Vec<BTreeSet<Reg>> = passes
+            .iter()
+            .map(|pass| lanes.needed(pass.iter().map(|&register| operand(fusion.program[register as usize]))))
+            .collect();
+        needs.push(lanes.needed(fusion.outputs.iter().map(FusionOutput::reg)));
+        let mut kept = There::default();
+        if layout.keeps() {
+            let readers = |input: &usize| needs.iter().filter(|needed| lanes.loaded(needed).contains(input)).count();
+            let inputs = (0..fusion.loads.len()).filter(|input| lanes.varies_by_col(*input));
+            kept.inputs = inputs.filter(|input| readers(input) > 1).collect();
+            let of_all: BTreeSet<Reg> = needs.iter().flatten().copied().collect();
+            let readers = |register: &Reg| needs.iter().filter(|needed| needed.contains(register)).count();
+            kept.drawn = lanes.drawn(&of_all, layout.width);
+            kept.drawn.retain(|register| readers(register) > 1);
         }
+        let loaded: BTreeSet<usize> = needs.iter().flat_map(|needed| lanes.loaded(needed)).collect();
+        let scalars = loaded.into_iter().filter(|input| !lanes.varies_by_col(*input)).collect();
+        Rows { lanes, layout, sums, passes, needs, kept, scalars }
     }
-    if declare.is_empty() {
-        write.clear();
+
+    /// An array for the vectors of the thread.
+    fn array(&self, name: &str) -> String {
+        format!("float {name}[{}][{}];\n", self.layout.each, self.layout.width.lanes)
     }
-    let lane = indented(&(lanes.compute(needed, layout.width) + &fill));
-    let vector = loads(lanes, layout, needed, kept) + &declare + &for_lanes(layout.width, &lane) + &write;
-    layout.for_vectors(&vector)
+
+    /// Moves these kept inputs to arrays whose names begin with `to`.
+    fn load_vectors(&self, inputs: &[usize], to: &str) -> String {
+        let load = |input: &usize| self.lanes.load(*input, self.layout.width, &format!("{to}{input}[e]"));
+        let loads: String = inputs.iter().map(load).collect();
+        if inputs.is_empty() { loads } else { self.layout.for_vectors(&loads) }
+    }
+
+    fn load_scalars(&self, inputs: &[usize]) -> String {
+        let scalar = |input: &usize| format!("const float a{input} = {};\n", self.lanes.scalar(*input));
+        inputs.iter().map(scalar).collect()
+    }
+
+    /// Numbers and vectors of `row`.
+    fn load(&self) -> String {
+        let inputs: Vec<usize> = self.kept.inputs.iter().copied().collect();
+        let mut text = self.load_scalars(&self.scalars);
+        text += &inputs.iter().map(|input| self.array(&format!("kept{input}"))).collect::<String>();
+        text + &self.load_vectors(&inputs, "kept")
+    }
+
+    /// Those of these inputs that each row has its own of, or those that all rows share.
+    fn of_rows<'i>(&self, inputs: impl IntoIterator<Item = &'i usize>, varies_by_row: bool) -> Vec<usize> {
+        let inputs = inputs.into_iter().copied();
+        inputs.filter(|input| self.lanes.varies_by_row(*input) == varies_by_row).collect()
+    }
+
+    /// Before a run of rows: what all rows share, and the first row, which lies ahead.
+    fn begin(&self) -> String {
+        let [shared, own] = [false, true].map(|varies_by_row| self.of_rows(&self.kept.inputs, varies_by_row));
+        let [shared_scalars, scalars] = [false, true].map(|varies_by_row| self.of_rows(&self.scalars, varies_by_row));
+        let mut text = self.load_scalars(&shared_scalars);
+        text += &shared.iter().map(|input| self.array(&format!("kept{input}"))).collect::<String>();
+        text += &self.load_vectors(&shared, "kept");
+        text += &own.iter().map(|input| self.array(&format!("ahead{input}"))).collect::<String>();
+        text += &scalars.iter().map(|input| format!("float ahead{input};\n")).collect::<String>();
+        let scalar = |input: &usize| format!("ahead{input} = {};\n", self.lanes.scalar(*input));
+        let fetch: String = scalars.iter().map(scalar).collect();
+        let fetch = indented(&(fetch + &self.load_vectors(&own, "ahead")));
+        text + &format!("const auto fetch = [&](u32 row) {{\n{fetch}}};\nif (first < end) fetch(first);\n")
+    }
+
+    /// What was loaded ahead becomes what is worked on, and the row behind it is loaded.
+    fn take_ahead(&self) -> String {
+        let scalar = |input: &usize| format!("const float a{input} = ahead{input};\n");
+        let mut text: String = self.of_rows(&self.scalars, true).iter().map(scalar).collect();
+        let own = self.of_rows(&self.kept.inputs, true);
+        text += &own.iter().map(|input| self.array(&format!("kept{input}"))).collect::<String>();
+        let take: String = own.iter().map(|input| format!("kept{input}[e][k] = ahead{input}[e][k];\n")).collect();
+        if !own.is_empty() {
+            text += &self.layout.for_vectors(&for_lanes(self.layout.width, &indented(&take)));
+        }
+        text + "if (row + 1 < end) fetch(row + 1);\n"
+    }
+
+    /// Passes over the row.
+    fn compute(&self) -> String {
+        let drawn = || self.kept.drawn.iter();
+        let mut body: String = drawn().map(|register| self.array(&format!("drawn{register}"))).collect();
+        let draw = |register: &Reg| self.lanes.draw(*register, self.layout.width, &format!("drawn{register}[e]"));
+        if !self.kept.drawn.is_empty() {
+            body += &self.layout.for_vectors(&drawn().map(draw).collect::<String>());
+        }
+        for (pass, needed) in self.passes.iter().zip(&self.needs) {
+            body += &self.reductions(pass, needed);
+        }
+        body + &self.outputs(&self.needs[self.passes.len()])
+    }
+
+    /// What the pass loads and draws of a vector: what is kept is named as the rest is.
+    fn loads(&self, needed: &BTreeSet<Reg>) -> String {
+        let (loaded, lanes) = (self.lanes.loaded(needed), self.layout.width.lanes);
+        let mut text = String::new();
+        for input in loaded.intersection(&self.kept.inputs) {
+            let _ = writeln!(text, "const float (&a{input})[{lanes}] = kept{input}[e];");
+        }
+        for register in needed.intersection(&self.kept.drawn) {
+            let _ = writeln!(text, "const float (&random{register})[{lanes}] = drawn{register}[e];");
+        }
+        let inputs = self.kept.inputs.iter().chain(&self.scalars).copied().collect();
+        let there = There { inputs, drawn: self.kept.drawn.clone() };
+        text + &self.lanes.loads(needed, self.layout.width, &there)
+    }
+
+    /// One pass over the row, after which the reductions `pass` are `r{register}`.
+    fn reductions(&self, pass: &[Reg], needed: &BTreeSet<Reg>) -> String {
+        let Rows { lanes, layout, .. } = self;
+        let (mut before, mut each, mut after) = (String::new(), String::new(), String::new());
+        for &register in pass {
+            let Instr::Reduce(kind, operand) = lanes.fusion.program[register as usize] else { continue };
+            let kind = kind_name(kind);
+            let _ = writeln!(before, "float s{register} = {kind}::identity();");
+            let _ = writeln!(each, "s{register} = {kind}::combine(s{register}, r{operand});");
+            let _ = writeln!(
+                after,
+                "const float r{register} = reduce_row<{kind}, {}>(s{register}, scratch);",
+                layout.threads
+            );
+        }
+        let lane = indented(&(lanes.compute(needed, layout.width) + &each));
+        let vector = self.loads(needed) + &for_lanes(layout.width, &lane);
+        before + &layout.for_vectors(&vector) + &after
+    }
+
+    /// The last pass, which stores and sums.
+    fn outputs(&self, needed: &BTreeSet<Reg>) -> String {
+        let Rows { lanes, layout, sums, .. } = self;
+        let (declare, mut fill, mut write) = lanes.stores(layout.width);
+        fill +=
+            &sums.iter().map(|sum| format!("total{}[e][k] += r{};\n", sum.output, sum.register)).collect::<String>();
+        for (index, output) in lanes.fusion.outputs.iter().enumerate() {
+            if let FusionOutput::Rows { reg, ty } = output {
+                let store = match ty.dtype {
+                    DType::I32 => format!("y{index}[row] = r{reg};\n"),
+                    other => format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(other)),
+                };
+                fill += &format!("if (col + k == 0) {store}");
+            }
+        }
+        if declare.is_empty() {
+            write.clear();
+        }
+        let lane = indented(&(lanes.compute(needed, layout.width) + &fill));
+        let vector = self.loads(needed) + &declare + &for_lanes(layout.width, &lane) + &write;
+        layout.for_vectors(&vector)
+    }
 }
