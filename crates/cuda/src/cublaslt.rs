@@ -118,6 +118,43 @@ pub struct Product {
     pub tf32: bool,
 }
 
+/// What is done with a product in the same pass, without the memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    /// [`Epilogue::Bias`]
+    Bias(Activation),
+    /// [`Epilogue::GeluAuxBias`]
+    GeluAuxBias,
+    /// [`Epilogue::GeluGrad`]
+    GeluGrad,
+}
+
+impl Function {
+    /// With the memory of the bias, or of what GELU's gradient reads, and with that of what is kept.
+    pub(crate) fn with<'a>(self, place: &'a Block, kept: Option<&'a Block>) -> Epilogue<'a> {
+        match (self, kept) {
+            (Function::GeluAuxBias, Some(aux)) => Epilogue::GeluAuxBias { bias: place, aux },
+            (Function::GeluAuxBias, None) => Epilogue::Bias { bias: place, activation: Activation::Gelu },
+            (Function::Bias(activation), _) => Epilogue::Bias { bias: place, activation },
+            (Function::GeluGrad, _) => Epilogue::GeluGrad { aux: place },
+        }
+    }
+
+    /// `cublasLtEpilogue_t`
+    fn code(self) -> i32 {
+        match self {
+            Function::Bias(activation) => activation.code(),
+            Function::GeluAuxBias => GELU_AUX_BIAS,
+            Function::GeluGrad => GELU_GRAD,
+        }
+    }
+}
+
+/// `CUBLASLT_EPILOGUE_GELU_AUX_BIAS`
+const GELU_AUX_BIAS: i32 = 164;
+/// `CUBLASLT_EPILOGUE_DGELU`
+const GELU_GRAD: i32 = 192;
+
 /// What is done with the product in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
 #[derive(Clone, Copy)]
 pub enum Epilogue<'a> {
@@ -135,6 +172,11 @@ pub enum Epilogue<'a> {
         /// `[n]`, read.
         bias: &'a Block,
         /// `[m, n]`, written.
+        aux: &'a Block,
+    },
+    /// `y * gelu'(aux)`
+    GeluGrad {
+        /// `[m, n]`, read.
         aux: &'a Block,
     },
     /// `y * gelu'(aux)`; `bias` becomes its sums over rows.
@@ -168,7 +210,8 @@ impl Epilogue<'_> {
         match self {
             Epilogue::Nothing => 1,
             Epilogue::Bias { activation, .. } => activation.code(),
-            Epilogue::GeluAuxBias { .. } => 164,
+            Epilogue::GeluAuxBias { .. } => GELU_AUX_BIAS,
+            Epilogue::GeluGrad { .. } => GELU_GRAD,
             Epilogue::GeluGradBiasGrad { .. } => 208,
             Epilogue::SumOfW { .. } => 256,
         }
@@ -176,7 +219,7 @@ impl Epilogue<'_> {
 
     fn bias(&self) -> Option<&Block> {
         match self {
-            Epilogue::Nothing => None,
+            Epilogue::Nothing | Epilogue::GeluGrad { .. } => None,
             Epilogue::Bias { bias, .. }
             | Epilogue::GeluAuxBias { bias, .. }
             | Epilogue::GeluGradBiasGrad { bias, .. }
@@ -186,7 +229,9 @@ impl Epilogue<'_> {
 
     fn aux(&self) -> Option<&Block> {
         match self {
-            Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGradBiasGrad { aux, .. } => Some(aux),
+            Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGrad { aux } | Epilogue::GeluGradBiasGrad { aux, .. } => {
+                Some(aux)
+            }
             Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } => None,
         }
     }
@@ -249,20 +294,25 @@ impl CublasLt {
         Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), described, ways })
     }
 
-    /// Whether there is a way to do a product with a bias and an activation, in so many bytes of scratch memory.
+    /// Whether there is a way to do this with a product, in so many bytes of scratch memory.
     ///
     /// # Errors
     /// cuBLASLt does not say.
     pub(crate) fn offers(
         self: &Arc<Self>,
         product: &Product,
-        activation: Activation,
+        function: Function,
         workspace: usize,
     ) -> Result<bool, GpuError> {
-        // Any address but 0 stands for that of the bias.
-        const SOMEWHERE: u64 = 256;
-        let described = self.describe(product, activation.code())?;
-        described.set_addresses(product, Some(SOMEWHERE), None)?;
+        // Any address but 0 stands for that of the bias, or of what is kept.
+        const SOMEWHERE: Option<u64> = Some(256);
+        let described = self.describe(product, function.code())?;
+        let (bias, aux) = match function {
+            Function::Bias(_) => (SOMEWHERE, None),
+            Function::GeluAuxBias => (SOMEWHERE, SOMEWHERE),
+            Function::GeluGrad => (None, SOMEWHERE),
+        };
+        described.set_addresses(product, bias, aux)?;
         match described.ways(workspace, 1) {
             Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(false),
             ways => Ok(!ways?.is_empty()),

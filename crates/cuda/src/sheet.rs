@@ -390,9 +390,10 @@ impl Node<'_> {
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
         let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
         match step {
-            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, bias } => {
-                let bias = bias.map_or(0, |bias| self.bytes_of(&bias.place) as u64);
-                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]) + bias)
+            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, behind } => {
+                let beside: Vec<Place> =
+                    behind.iter().flat_map(|behind| [Some(behind.place), behind.kept]).flatten().collect();
+                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]) + all(&beside))
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),

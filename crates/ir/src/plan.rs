@@ -40,6 +40,8 @@ pub struct Needs {
     pub scratch: usize,
     /// Holds one of the inputs, an invariant one, in a form that the kernel makes once before the first step.
     pub packed: Option<Packed>,
+    /// Whether it may still read inputs when it writes outputs elsewhere, so that none of these may lie where an input is.
+    pub apart: bool,
 }
 
 /// An input that a kernel prepacks, and the size of the packed form.

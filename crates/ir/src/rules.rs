@@ -15,6 +15,8 @@ pub struct Rules {
     /// Whether products of 16-bit operands round what they have accumulated to the operands' type before a fusion behind them reads
     /// it: convolutions with their gradients, those of weights included, and matrix products whose result is rounded at all.
     pub products_give_16_bits: bool,
+    /// Whether the result of a matrix product of 16-bit operands is rounded behind its bias, where nothing else reads it.
+    pub biases_before_rounding: bool,
     /// Whether regions that compute the same for other tensors run one behind the other, so that they may be launched as one.
     pub alike_regions_together: bool,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
@@ -49,6 +51,7 @@ impl Rules {
         // Held in cache with what is computed from it.
         longest_row: 1 << 16,
         products_give_16_bits: false,
+        biases_before_rounding: false,
         // A call costs less than the memory of what waits for others.
         alike_regions_together: false,
         // With fewer channels, pixels cannot be copied one by one without loss.
@@ -68,12 +71,14 @@ impl Rules {
         };
         let alike = if self.alike_regions_together { "one behind the other" } else { "where memory asks for them" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
+        let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
             ("regions alike", alike.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
+            ("bias of such a matrix product added", biases.to_owned()),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
             ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),
         ]

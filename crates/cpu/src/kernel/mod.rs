@@ -73,7 +73,7 @@ impl LoweredKernel for Lowered {
 
     fn needs(&self) -> Needs {
         let packed = self.kernel.packed_len().map(|len| Packed { input: 1, bytes: 4 * len });
-        Needs { scratch: 4 * self.kernel.scratch_len(self.threads), packed }
+        Needs { scratch: 4 * self.kernel.scratch_len(self.threads), packed, apart: false }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cudnn::Plan as CudnnPlan;
 use crate::driver::Block;
 use crate::error::GpuError;
 use crate::kgen::Kernel;
-use crate::lower::{Bias, Fused, KIND, Lowered, Place, Step, message_of};
+use crate::lower::{Behind, Fused, KIND, Lowered, Place, Step, message_of};
 use bessemer_ir::plan::{KernelCall, Plan};
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, NodeId, Value};
@@ -54,9 +54,9 @@ pub(super) fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<It
 /// Whether the library has a way for each of the products that do more than to multiply.
 fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
     for step in &fused.steps {
-        if let Step::Product { product, bias: Some(Bias { activation, .. }), .. } = step {
+        if let Step::Product { product, behind: Some(Behind { function, .. }), .. } = step {
             let product = Product { tf32: plan.tf32, ..*product };
-            if !gpu.products()?.offers(&product, *activation, PRODUCT_WORKSPACE)? {
+            if !gpu.products()?.offers(&product, *function, PRODUCT_WORKSPACE)? {
                 return Ok(false);
             }
         }
@@ -158,16 +158,17 @@ impl<'a> Planned<'a> {
                 }
                 shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
             }
-            Step::Product { product, x, w, y, bias } => {
+            Step::Product { product, x, w, y, behind } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
                 let product = Product { tf32: plan.tf32, ..*product };
-                let bias = bias
-                    .map(|Bias { place: at, activation }| Ok::<_, GpuError>((place(&at)?, activation)))
-                    .transpose()?;
-                let epilogue = match &bias {
-                    Some((bias, activation)) => Epilogue::Bias { bias, activation: *activation },
-                    None => Epilogue::Nothing,
+                let memory = |behind: &Behind| {
+                    Ok::<_, GpuError>((place(&behind.place)?, behind.kept.as_ref().map(place).transpose()?))
+                };
+                let memory = behind.as_ref().map(memory).transpose()?;
+                let epilogue = match (behind, &memory) {
+                    (Some(behind), Some((at, kept))) => behind.function.with(at, kept.as_ref()),
+                    _ => Epilogue::Nothing,
                 };
                 Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
             }

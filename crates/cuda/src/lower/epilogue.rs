@@ -1,11 +1,12 @@
-//! Fusions on matrix products that cuBLASLt can do in the same pass: a bias, and an activation of the sum.
+//! Fusions on matrix products that cuBLASLt can do in the same pass: a bias, an activation of the sum, which may be kept, and the
+//! gradient of GELU.
 
 use super::product::ProductTarget;
-use super::{Bias, Fused, Lowered, Place, Step, Unsupported, region};
-use crate::cublaslt::Activation;
+use super::{Behind, Fused, Lowered, Place, Step, Unsupported, region};
+use crate::cublaslt::{Activation, Function};
+use bessemer_ir::ops::Op;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::BinaryKind;
-use bessemer_ir::ops::{Op, matmul::Matmul};
 use bessemer_ir::{DType, TensorType};
 use std::f64::consts::FRAC_2_PI;
 
@@ -22,88 +23,252 @@ pub(crate) enum Missed {
     Function,
 }
 
-/// A fusion that is an activation of a product and a bias.
-struct Biased {
-    /// Number of the bias among the inputs that the program loads.
-    load: usize,
-    activation: Activation,
-    output: DType,
+/// Steps of a fusion on a product that do it, or its first part, in the product's pass.
+pub(super) struct Own {
+    pub fused: Fused,
+    /// Bytes of scratch memory.
+    pub scratch: usize,
+    /// Whether the product reads what the outputs are as large as, while it writes them.
+    pub apart: bool,
 }
 
-/// The steps of a fusion on a product that do it in the product's pass. A bias of `f32` is rounded first where the result is of
-/// 16 bits: the library wants both of one type.
-///
+/// What the library does of a fusion.
+struct Found {
+    what: &'static str,
+    function: Function,
+    /// Number of the bias, or of what GELU's gradient reads, among the inputs that the program loads.
+    load: usize,
+    /// Number of the fusion's output that the product writes, and that of the sum with the bias, where it is kept beside.
+    result: usize,
+    kept: Option<usize>,
+    /// The register that the first of these holds.
+    register: Reg,
+}
+
 /// # Errors
 /// Why there are none.
-pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<(Fused, usize), Missed> {
+pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<Own, Missed> {
     let Some(Op::Matmul(matmul)) = fusion.producer.as_deref() else { return Err(Missed::Convolution) };
-    let own = fusion.producer_inputs();
-    let biased = biased(fusion, matmul, types)?;
-    let load = own + biased.load;
-    let mut lowered = Lowered::default();
-    let mut place = Place::Input(load);
-    if types[load].dtype != biased.output {
-        place = lowered.scratch_of(biased.output, fusion.cols);
-        lowered.round(Place::Input(load), fusion.cols, biased.output, place).map_err(|_| Missed::Function)?;
-    }
-    let to = Some(Place::Output(0));
-    let target = if biased.output == DType::F32 { ProductTarget::F32(to) } else { ProductTarget::Rounded(to) };
-    let inputs = [Place::Input(0), Place::Input(1)];
-    lowered.matmul(matmul, &types[..own], &inputs, target).map_err(|_| Missed::Function)?;
-    if let Some(Step::Product { bias, .. }) = lowered.steps.last_mut() {
-        *bias = Some(Bias { place, activation: biased.activation });
-    }
-    let what = match biased.activation {
-        Activation::Nothing => "bias",
-        Activation::Relu => "bias and ReLU",
-        Activation::Gelu => "bias and GELU",
-    };
-    Ok((Fused { what, steps: lowered.steps }, lowered.scratch))
-}
-
-fn biased(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> Result<Biased, Missed> {
     let inputs = types[0].dtype;
     let of = matmul.geometry(&types[0].shape, &types[1].shape).map_err(|_| Missed::Function)?;
     if of.batch != 1 || (fusion.rows, fusion.cols) != (of.m, of.n) {
         return Err(Missed::Batch);
     }
-    let [FusionOutput::Store { reg, ty }] = &fusion.outputs[..] else { return Err(Missed::Outputs) };
-    if ty.dtype != inputs && ty.dtype != DType::F32 {
-        return Err(Missed::Function);
+    let program = Program { fusion, own_inputs: fusion.producer_inputs(), types, inputs };
+    let found = program.find()?;
+    let output = fusion.outputs[found.result].types()[0].dtype;
+    let load = program.own_inputs + found.load;
+    let mut lowered = Lowered::default();
+    let mut place = Place::Input(load);
+    // A bias of `f32` is rounded first where the result is of 16 bits: the library wants both of one type.
+    if types[load].dtype != output {
+        place = lowered.scratch_of(output, fusion.cols);
+        lowered.round(Place::Input(load), fusion.cols, output, place).map_err(|_| Missed::Function)?;
     }
-    let program = &fusion.program;
-    let at = |reg: Reg| program[usize::from(reg)];
-    let is_product = |reg: Reg| match at(reg) {
-        Instr::Producer => true,
-        Instr::Cast(to, of) => to == inputs && at(of) == Instr::Producer,
-        _ => false,
-    };
-    let own = fusion.producer_inputs();
-    let by_column = IndexMap { row_div: 1, row_mod: 1, by_col: true };
-    // A result may lie where an input of its size was, which one of a single row is.
-    let is_bias = |load: usize| fusion.loads[load] == by_column && fusion.rows > 1;
-    let sums = (0..).zip(program).filter_map(|(sum, instr)| {
-        let Instr::Binary(BinaryKind::Add, a, b) = *instr else { return None };
-        let (_, other) = [(a, b), (b, a)].into_iter().find(|&(product, _)| is_product(product))?;
-        let Instr::Load(load) = at(other) else { return None };
-        let load = usize::from(load);
-        let ty = types[own + load].dtype;
-        (is_bias(load) && (ty == DType::F32 || ty == ty_of(fusion))).then_some((sum, load))
-    });
-    let mut result = *reg;
-    while let Instr::Cast(to, of) = at(result)
-        && to == ty.dtype
-    {
-        result = of;
+    let at = |output: usize| Place::Output(fusion.node_output(output));
+    let to = Some(at(found.result));
+    let target = if output == DType::F32 { ProductTarget::F32(to) } else { ProductTarget::Rounded(to) };
+    let operands = [Place::Input(0), Place::Input(1)];
+    lowered.matmul(matmul, &types[..program.own_inputs], &operands, target).map_err(|_| Missed::Function)?;
+    if let Some(Step::Product { behind, .. }) = lowered.steps.last_mut() {
+        *behind = Some(Behind { function: found.function, place, kept: found.kept.map(at) });
     }
-    let mut found = sums.filter_map(|(sum, load): (Reg, usize)| Some((load, activation(program, sum, result)?)));
-    let (load, activation) = found.next().ok_or(Missed::Function)?;
-    Ok(Biased { load, activation, output: ty.dtype })
+    if found.kept.is_none() {
+        // What is left of the fusion reads the result.
+        let rest = region::behind(fusion, found.register, Some(found.result));
+        if !rest.outputs.is_empty() {
+            let places = (program.own_inputs..types.len()).map(Place::Input).chain(to).collect::<Vec<_>>();
+            let loads = types[program.own_inputs..].iter().map(|ty| ty.dtype).chain([output]).collect::<Vec<_>>();
+            let others = region::others(fusion, Some(found.result));
+            region::launch(&mut lowered, &rest, &loads, &places, &others).map_err(|_| Missed::Function)?;
+        }
+    }
+    let apart = found.function == Function::GeluGrad;
+    let fused = Fused { what: found.what, steps: lowered.steps };
+    Ok(Own { fused, scratch: lowered.scratch, apart })
 }
 
-/// The element type of the first output.
-fn ty_of(fusion: &Fusion) -> DType {
-    fusion.outputs[0].types()[0].dtype
+/// A fusion on one matrix product of operands of type `inputs`.
+struct Program<'a> {
+    fusion: &'a Fusion,
+    own_inputs: usize,
+    types: &'a [&'a TensorType],
+    inputs: DType,
+}
+
+impl Program<'_> {
+    fn at(&self, reg: Reg) -> Instr {
+        self.fusion.program[usize::from(reg)]
+    }
+
+    /// The register that a stored one rounds.
+    fn before_rounding(&self, mut reg: Reg, to: DType) -> Reg {
+        while let Instr::Cast(ty, of) = self.at(reg)
+            && ty == to
+        {
+            reg = of;
+        }
+        reg
+    }
+
+    fn is_product(&self, reg: Reg) -> bool {
+        match self.at(reg) {
+            Instr::Producer => true,
+            Instr::Cast(to, of) => to == self.inputs && self.at(of) == Instr::Producer,
+            _ => false,
+        }
+    }
+
+    /// Outputs that have all elements, in a type that the product may have: number, register and type.
+    fn stored(&self) -> impl Iterator<Item = (usize, Reg, DType)> {
+        self.fusion.outputs.iter().enumerate().filter_map(|(index, output)| match output {
+            FusionOutput::Store { reg, ty } if ty.dtype == self.inputs || ty.dtype == DType::F32 => {
+                Some((index, *reg, ty.dtype))
+            }
+            _ => None,
+        })
+    }
+
+    /// Sums of the product with a vector by columns: register, and number of the vector.
+    fn sums(&self, output: DType) -> impl Iterator<Item = (Reg, usize)> {
+        let by_column = IndexMap { row_div: 1, row_mod: 1, by_col: true };
+        // A result may lie where an input of its size was, which one of a single row is.
+        let is_bias = move |load: usize| self.fusion.loads[load] == by_column && self.fusion.rows > 1;
+        (0..).zip(&self.fusion.program).filter_map(move |(sum, instr)| {
+            let Instr::Binary(BinaryKind::Add, a, b) = *instr else { return None };
+            let (_, other) = [(a, b), (b, a)].into_iter().find(|&(product, _)| self.is_product(product))?;
+            let Instr::Load(load) = self.at(other) else { return None };
+            let load = usize::from(load);
+            let ty = self.types[self.own_inputs + load].dtype;
+            (is_bias(load) && (ty == DType::F32 || ty == output)).then_some((sum, load))
+        })
+    }
+
+    fn find(&self) -> Result<Found, Missed> {
+        self.activated().or_else(|| self.kept()).or_else(|| self.gelu_gradient()).ok_or({
+            if self.fusion.outputs.len() > 1 { Missed::Outputs } else { Missed::Function }
+        })
+    }
+
+    /// An activation of the sum with a bias, and nothing else.
+    fn activated(&self) -> Option<Found> {
+        let (result, reg, ty) = self.stored().next().filter(|_| self.fusion.outputs.len() == 1)?;
+        let register = self.before_rounding(reg, ty);
+        let mut found = self.sums(ty).filter_map(|(sum, load)| {
+            let activation = activation(&self.fusion.program, sum, register)?;
+            Some(Found {
+                what: match activation {
+                    Activation::Nothing => "bias",
+                    Activation::Relu => "bias and ReLU",
+                    Activation::Gelu => "bias and GELU",
+                },
+                function: Function::Bias(activation),
+                load,
+                result,
+                kept: None,
+                register: reg,
+            })
+        });
+        found.next()
+    }
+
+    /// The sum with a bias, and what is made of it: in the same pass if that is GELU, which the library takes of the sum before it
+    /// is rounded.
+    fn kept(&self) -> Option<Found> {
+        for (result, reg, ty) in self.stored() {
+            let sum = self.before_rounding(reg, ty);
+            let Some((_, load)) = self.sums(ty).find(|&(found, _)| found == sum) else { continue };
+            let is_gelu = |&(index, of, of_ty): &(usize, Reg, DType)| {
+                let before = self.before_rounding(of, of_ty);
+                let is = || activation(&self.fusion.program, reg, before) == Some(Activation::Gelu);
+                index != result && of_ty == ty && is()
+            };
+            let both = self.fusion.outputs.len() == 2 && self.fusion.cols.is_multiple_of(ALIGNED_COLUMNS);
+            let found = Found {
+                what: "bias",
+                function: Function::Bias(Activation::Nothing),
+                load,
+                result,
+                kept: None,
+                register: reg,
+            };
+            return match self.stored().filter(|_| both).find(is_gelu) {
+                Some((gelu, register, _)) => Some(Found {
+                    what: "bias and GELU, the sum kept",
+                    function: Function::GeluAuxBias,
+                    result: gelu,
+                    kept: Some(result),
+                    register,
+                    ..found
+                }),
+                // What is left reads the sum as it was stored.
+                None if self.reads_product_through(reg) => Some(found),
+                None => continue,
+            };
+        }
+        None
+    }
+
+    /// The product times GELU's derivative of an input of the result's type.
+    fn gelu_gradient(&self) -> Option<Found> {
+        if !self.fusion.cols.is_multiple_of(ALIGNED_COLUMNS) {
+            return None;
+        }
+        let (result, reg, ty) = self.stored().next()?;
+        let product = (0..self.fusion.program.len() as Reg).rfind(|&reg| self.is_product(reg))?;
+        let full = (0..self.fusion.loads.len()).filter(|&load| {
+            self.fusion.loads[load].is_full(self.fusion.rows) && self.types[self.own_inputs + load].dtype == ty
+        });
+        let result_before = self.before_rounding(reg, ty);
+        let program = &self.fusion.program;
+        let is_gradient = |&load: &usize| {
+            let input = Instr::Load(load as u16);
+            SAMPLES.iter().all(|&(factor, x)| {
+                let given = |number: Reg, instr: &Instr| match *instr {
+                    _ if number == product => Some(factor),
+                    _ if *instr == input => Some(x),
+                    _ => None,
+                };
+                let found = value(program, result_before, given);
+                found.is_some_and(|y| (y - factor * gelu_slope(x)).abs() <= ALLOWED)
+            })
+        };
+        let mut found = full.filter(is_gradient);
+        let load = found.next().filter(|_| self.reads_product_through(reg))?;
+        let (what, function) = ("gradient of GELU", Function::GeluGrad);
+        Some(Found { what, function, load, result, kept: None, register: reg })
+    }
+
+    /// Whether the outputs depend on the product through this register alone.
+    fn reads_product_through(&self, register: Reg) -> bool {
+        let mut depends = vec![false; self.fusion.program.len()];
+        for (number, instr) in self.fusion.program.iter().enumerate() {
+            let reads = *instr == Instr::Producer || instr.operands().any(|reg| depends[usize::from(reg)]);
+            depends[number] = reads && number != usize::from(register);
+        }
+        self.fusion.outputs.iter().all(|output| !depends[usize::from(output.reg())])
+    }
+}
+
+/// Rows of what is kept begin at multiples of as many elements.
+const ALIGNED_COLUMNS: usize = 8;
+
+/// Products, and values that GELU's gradient is taken at.
+const SAMPLES: [(f64, f64); 9] =
+    [(1.0, 0.0), (1.0, 0.3), (-0.7, 1.1), (2.0, -0.9), (0.5, 2.2), (1.5, -2.6), (1.0, 4.0), (-1.0, -4.5), (3.0, 0.01)];
+
+/// Of what two functions may differ that are taken for the same. GELU by tanh and by erf differ by up to 5e-4.
+const ALLOWED: f64 = 1e-6;
+
+/// The slope of GELU by tanh.
+fn gelu_slope(x: f64) -> f64 {
+    let tanh = gelu_tanh(x);
+    let inner = FRAC_2_PI.sqrt() * (1.0 + 3.0 * 0.044_715 * x * x);
+    (1.0 + tanh) / 2.0 + x / 2.0 * (1.0 - tanh * tanh) * inner
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    (FRAC_2_PI.sqrt() * (x + 0.044_715 * x.powi(3))).tanh()
 }
 
 /// What register `result` holds as a function of register `sum`, where it depends on nothing else: told by its values.
@@ -112,29 +277,27 @@ fn activation(program: &[Instr], sum: Reg, result: Reg) -> Option<Activation> {
         return Some(Activation::Nothing);
     }
     const STEP: f64 = 0.21;
-    // GELU by tanh and by erf differ by up to 5e-4 between these, relative to 1.
-    const ALLOWED: f64 = 1e-6;
     let samples: Vec<(f64, f64)> = (-40..=40)
         .map(|i| f64::from(i) * STEP + 0.01)
-        .map(|x| Some((x, value(program, sum, result, x)?)))
+        .map(|x| Some((x, value(program, result, |number, _| (number == sum).then_some(x))?)))
         .collect::<Option<_>>()?;
     let is = |f: fn(f64) -> f64| samples.iter().all(|&(x, y)| (f(x) - y).abs() <= ALLOWED);
     if is(|x| x.max(0.0)) {
         Some(Activation::Relu)
-    } else if is(|x| x / 2.0 * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044_715 * x.powi(3))).tanh())) {
+    } else if is(|x| x / 2.0 * (1.0 + gelu_tanh(x))) {
         Some(Activation::Gelu)
     } else {
         None
     }
 }
 
-/// What register `result` holds where register `sum` holds `x`; `None` where that depends on anything else.
-fn value(program: &[Instr], sum: Reg, result: Reg, x: f64) -> Option<f64> {
+/// What register `result` holds, without roundings, where others hold what is given; `None` where that depends on anything else.
+fn value(program: &[Instr], result: Reg, given: impl Fn(Reg, &Instr) -> Option<f64>) -> Option<f64> {
     let mut registers: Vec<Option<f64>> = Vec::with_capacity(program.len());
     for (number, instr) in (0..).zip(program) {
         let at = |reg: Reg| registers[usize::from(reg)];
-        let known = match *instr {
-            _ if number == sum => Some(x),
+        let known = given(number, instr).or_else(|| match *instr {
+            Instr::Cast(DType::F32 | DType::Bf16 | DType::F16, a) => at(a),
             Instr::Const(number) => Some(number.0),
             Instr::Unary(kind, a) => at(a).map(|a| kind.apply(a)),
             Instr::Binary(kind, a, b) => at(a).zip(at(b)).map(|(a, b)| kind.apply(a, b)),
@@ -142,7 +305,7 @@ fn value(program: &[Instr], sum: Reg, result: Reg, x: f64) -> Option<f64> {
                 at(condition).zip(at(a).zip(at(b))).map(|(is, (a, b))| if is != 0.0 { a } else { b })
             }
             _ => None,
-        };
+        });
         registers.push(known);
     }
     registers[usize::from(result)]

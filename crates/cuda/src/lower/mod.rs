@@ -14,7 +14,7 @@ pub(crate) use collective::message_of;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 pub(crate) use product::is_plain_attention;
 
-use crate::cublaslt::{Activation, Product};
+use crate::cublaslt::{Function, Product};
 use crate::cudnn::{Convolution, Pass};
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
@@ -47,6 +47,7 @@ impl CudaTarget {
         pitch_of_16_bits: 1,
         longest_row: 1 << 16,
         products_give_16_bits: true,
+        biases_before_rounding: true,
         alike_regions_together: true,
         prologue: None,
         chain: None,
@@ -142,7 +143,7 @@ pub(crate) enum Step {
     /// A launch; a place for each of the kernel's parameters.
     Launch { kernel: Kernel, operands: Vec<Place> },
     /// A product by cuBLASLt: its operands and its result, and what is done with it in the same pass.
-    Product { product: Product, x: Place, w: Place, y: Place, bias: Option<Bias> },
+    Product { product: Product, x: Place, w: Place, y: Place, behind: Option<Behind> },
     /// A plain convolution by cuDNN: the tensors on the side of the input, of the weights and of the output.
     Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
     /// Zeros.
@@ -153,11 +154,14 @@ pub(crate) enum Step {
     Await,
 }
 
-/// What a product adds to its result, and what becomes of the sum.
+/// What is done with a product in its pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bias {
+pub(crate) struct Behind {
+    pub(crate) function: Function,
+    /// The bias, or what GELU's gradient reads.
     pub(crate) place: Place,
-    pub(crate) activation: Activation,
+    /// The sum with the bias, where that is kept.
+    pub(crate) kept: Option<Place>,
 }
 
 /// Steps for a fusion on a product, in its pass.
@@ -178,6 +182,8 @@ pub(crate) struct Lowered {
     /// Why a fusion on a product has none.
     pub(crate) missed: Option<Missed>,
     scratch: usize,
+    /// Whether outputs may not lie where inputs are.
+    apart: bool,
     /// FLOPs of products, a multiply-add counted as two.
     pub(crate) flops: u64,
     /// How many values its indices may have, where it has indices; of two kinds of them at most.
@@ -190,7 +196,7 @@ impl LoweredKernel for Lowered {
     }
 
     fn needs(&self) -> Needs {
-        Needs { scratch: self.scratch, packed: None }
+        Needs { scratch: self.scratch, packed: None, apart: self.apart }
     }
 }
 

@@ -120,7 +120,7 @@ impl Lowered {
             output,
             tf32: false,
         };
-        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, bias: None });
+        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, behind: None });
         Ok((y, output))
     }
 

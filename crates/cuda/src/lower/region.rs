@@ -3,6 +3,7 @@
 use super::product::ProductTarget;
 use super::{Lowered, Place, Unsupported, epilogue};
 use crate::kgen::{self, Operand};
+use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::{DType, TensorType};
 
@@ -26,21 +27,20 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
             let target = if is_rounded { ProductTarget::Rounded(place) } else { ProductTarget::F32(place) };
             let (product, ty) = lowered.contract(producer, &types[..own], &inputs[..own], target)?;
             let stored = stored.filter(|_| place == Some(product));
-            let behind = behind(fusion, stored);
+            let producer = fusion.program.iter().position(|instr| *instr == Instr::Producer).unwrap_or(0);
+            let behind = behind(fusion, producer as Reg, stored);
             if behind.outputs.is_empty() {
                 return Ok(lowered);
             }
             lowered.name += ", then region";
             let inputs: Vec<Place> = inputs[own..].iter().copied().chain([product]).collect();
             let loads: Vec<DType> = loads.into_iter().chain([ty]).collect();
-            let skipped = stored.map(|index| fusion.node_output(index));
-            let outputs = outputs.iter().enumerate().filter(|(number, _)| Some(*number) != skipped);
-            let outputs: Vec<Place> = outputs.map(|(_, place)| *place).collect();
-            launch(&mut lowered, &behind, &loads, &inputs, &outputs)?;
+            launch(&mut lowered, &behind, &loads, &inputs, &others(fusion, stored))?;
             match epilogue::lower(fusion, types) {
-                Ok((fused, scratch)) => {
-                    lowered.scratch = lowered.scratch.max(scratch);
-                    lowered.fused = Some(fused);
+                Ok(own) => {
+                    lowered.scratch = lowered.scratch.max(own.scratch);
+                    lowered.apart = own.apart;
+                    lowered.fused = Some(own.fused);
                 }
                 Err(missed) => lowered.missed = Some(missed),
             }
@@ -74,16 +74,31 @@ fn stored_product(fusion: &Fusion, ty: DType) -> Option<usize> {
     })
 }
 
-/// The fusion without its product, which it loads as the last input, and without the output that is the product.
-fn behind(fusion: &Fusion, stored: Option<usize>) -> Fusion {
-    let product = fusion.loads.len() as u16;
-    let load = |instr: &Instr| if *instr == Instr::Producer { Instr::Load(product) } else { *instr };
+/// Places of the node's outputs, but for those of the fusion's output `stored`.
+pub(super) fn others(fusion: &Fusion, stored: Option<usize>) -> Vec<Place> {
+    let outputs = fusion.outputs.iter().enumerate().filter(|(index, _)| Some(*index) != stored);
+    let numbers = outputs.flat_map(|(index, output)| {
+        let first = fusion.node_output(index);
+        first..first + output.types().len()
+    });
+    numbers.map(Place::Output).collect()
+}
+
+/// The fusion without its product: it loads a register that depends on the product as the last input, and does not give the output
+/// that was stored already. The product may be read through that register alone.
+pub(super) fn behind(fusion: &Fusion, register: Reg, stored: Option<usize>) -> Fusion {
+    let last = fusion.loads.len() as u16;
+    let load = |(reg, instr): (Reg, &Instr)| match *instr {
+        _ if reg == register => Instr::Load(last),
+        Instr::Producer => Instr::Const(Scalar(0.0)),
+        instr => instr,
+    };
     let loads = fusion.loads.iter().copied().chain([IndexMap::full(fusion.rows)]).collect();
     let outputs = fusion.outputs.iter().enumerate().filter(|(index, _)| Some(*index) != stored);
     Fusion {
         producer: None,
         loads,
-        program: fusion.program.iter().map(load).collect(),
+        program: (0..).zip(&fusion.program).map(load).collect(),
         outputs: outputs.map(|(_, output)| output.clone()).collect(),
         ..*fusion
     }

@@ -77,7 +77,7 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
     bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
     uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
     int epilogue = (int)set(EPILOGUE), type = lo->type;
-    bool uses_aux = epilogue == 164 || epilogue == 208, uses_bias = epilogue != 1;
+    bool uses_aux = epilogue == 164 || epilogue == 192 || epilogue == 208, uses_bias = epilogue != 1 && epilogue != 192;
     if ((uses_aux && (!set(AUX) || set(AUX_STRIDE) < (int64_t)rows || set(AUX_STRIDE) % 8)) || (uses_bias && (!set(BIAS) || set(BIAS_TYPE) != type)))
         return INVALID_VALUE;
     void* bias = (void*)set(BIAS);
@@ -99,7 +99,7 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
                     put(type, aux, kept, y);
                     y = gelu(y);
                 }
-                if (epilogue == 208) y *= gelu_slope(get(type, aux, kept));
+                if (epilogue == 192 || epilogue == 208) y *= gelu_slope(get(type, aux, kept));
                 sums[i] += y;
                 put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
             }
@@ -182,7 +182,7 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
     if (most < 1 || !described(d, a, b, out)) return INVALID_VALUE;
     // Setting `no_epilogues` is of a library that has none.
     auto epilogue = d->attributes.find(EPILOGUE);
-    if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(BIAS))) return NOT_SUPPORTED;
+    if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(epilogue->second == 192 ? AUX : BIAS))) return NOT_SUPPORTED;
     found[0] = heuristic{};
     *count = 1;
     return SUCCESS;

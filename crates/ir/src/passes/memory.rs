@@ -276,7 +276,8 @@ impl<'a> Planner<'a> {
         let node = self.graph.node(value.node);
         let whole = |value: &Value| self.whole_of(self.buffer_of[value]).0;
         let mut of_buffer = node.inputs.iter().enumerate().filter(|(_, v)| whole(v) == whole(&input));
-        self.graph.dtype(input).size() == self.graph.dtype(value).size()
+        !self.needs[value.node.index()].apart
+            && self.graph.dtype(input).size() == self.graph.dtype(value).size()
             && of_buffer.all(|(index, _)| node.op.rule().may_overwrite(value.output as usize, index))
     }
 
@@ -292,7 +293,7 @@ impl<'a> Planner<'a> {
             if self.joined.contains(&id) {
                 continue;
             }
-            let (at, Needs { scratch, packed }) = (id.index(), self.needs[id.index()]);
+            let (at, Needs { scratch, packed, .. }) = (id.index(), self.needs[id.index()]);
             let name =
                 |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
             let (scratch_name, prepared_name) = (name("scratch"), name("packed input"));

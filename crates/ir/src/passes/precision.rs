@@ -2,6 +2,7 @@
 //!
 //! - Convolutions, matrix products and attention read 16-bit operands; they accumulate and give `f32`, attention 16 bits if the
 //!   target's rules say so.
+//!   What a matrix product gives is rounded behind its bias if these say so.
 //! - Maximum pooling and its gradient read and give 16-bit numbers.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; gradients of the weights of
 //!   convolutions if the target's rules say so. Only what softmax is made of, and results of the step that are no convolution's,
@@ -95,11 +96,40 @@ fn values_to_round(graph: &Graph, rules: &Rules, from_state: &[bool]) -> HashSet
             && graph.shape(own).rank() >= 3
             && consumers[id.index()].len() > 1;
         if is_rounded || is_shared_gradient {
-            rounded.insert(own);
+            let sum = rules.biases_before_rounding.then(|| with_bias(graph, from_state, id, &consumers)).flatten();
+            rounded.insert(sum.unwrap_or(own));
         }
     }
     rounded.retain(|&v| graph.dtype(v) == DType::F32);
     rounded
+}
+
+/// The sum of a matrix product with its bias, a vector by columns, where that alone reads the product, and is not computed with what
+/// reduces whole rows.
+fn with_bias(graph: &Graph, from_state: &[bool], id: NodeId, consumers: &[Vec<NodeId>]) -> Option<Value> {
+    let (Op::Matmul(_), &[consumer]) = (&graph.node(id).op, &consumers[id.index()][..]) else { return None };
+    let Op::Binary(Binary(BinaryKind::Add)) = graph.node(consumer).op else { return None };
+    let (product, sum) = (Value { node: id, output: 0 }, Value { node: consumer, output: 0 });
+    let other = graph.node(consumer).inputs.iter().copied().find(|&input| input != product)?;
+    let is_vector = graph.shape(other).elements() == graph.shape(product).cols();
+    let is_bias = is_vector && from_state[other.node.index()] && graph.shape(sum) == graph.shape(product);
+    (is_bias && !meets_row_reduction(graph, consumer, consumers)).then_some(sum)
+}
+
+/// Whether a reduction along rows reads what pointwise operations make of a node.
+fn meets_row_reduction(graph: &Graph, id: NodeId, consumers: &[Vec<NodeId>]) -> bool {
+    let (mut open, mut seen) = (vec![id], HashSet::new());
+    while let Some(id) = open.pop() {
+        let rank = graph.shape(Value { node: id, output: 0 }).rank();
+        for &consumer in &consumers[id.index()] {
+            match &graph.node(consumer).op {
+                Op::Reduce(reduce) if reduce.axes.iter().any(|&axis| axis + 1 == rank) => return true,
+                op if op.is_pointwise() && seen.insert(consumer) => open.push(consumer),
+                _ => (),
+            }
+        }
+    }
+    false
 }
 
 struct Lowering<'a> {
