@@ -120,12 +120,14 @@ impl Comparison<'_, '_> {
         Ok(())
     }
 
-    /// Lets all entrants compile and convert what they need, unless all is measured.
+    /// Lets all entrants compile and convert what they need, unless all is measured, or a call that was interrupted did so and
+    /// checked them.
     fn prepare(&mut self) -> Result<(), CompareError> {
         for index in 0..self.candidates.len() {
             let candidate = &self.candidates[index];
             let is_measured = (1..=self.group.repeat as u64).all(|round| candidate.state.has_run(round));
-            if candidate.is_out() || is_measured || candidate.entrant.is_own() {
+            let is_prepared = is_measured || candidate.state.check.is_some();
+            if candidate.is_out() || is_prepared || candidate.entrant.is_own() {
                 continue;
             }
             let batch = candidate.batch(self.group);
