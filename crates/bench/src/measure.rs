@@ -13,7 +13,7 @@ use bessemer_comm::mpi::MpiLibrary;
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::run::{Device, Executor, RunError, write_f32};
+use bessemer_ir::run::{Device, Executor, RunError, StepResults, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
 use bessemer_nn::{Over, initialise};
@@ -268,7 +268,11 @@ pub(crate) fn drawn(
 
 /// Runs a step; the loss when training.
 pub(crate) fn run_step(executor: &mut dyn Executor, mode: Mode) -> Result<Option<f64>, MeasureError> {
-    let results = executor.run()?;
+    loss_of(executor.run()?, mode)
+}
+
+/// The loss of a training step.
+pub(crate) fn loss_of(results: &StepResults, mode: Mode) -> Result<Option<f64>, MeasureError> {
     match mode {
         Mode::Train => Ok(Some(f64::from(results.scalar("loss")?))),
         Mode::Infer => Ok(None),

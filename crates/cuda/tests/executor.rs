@@ -20,7 +20,6 @@ use bessemer_ir::run::{
     Device, Executor, HALT, Phase, RunError, StateBinding, StateLayout, Ticket, read_f32, write_f32,
 };
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
-use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
 use device::{open, options};
 use std::cmp::Ordering;
@@ -694,56 +693,6 @@ fn tf32_is_a_mode_of_products_and_convolutions() {
     knobs.set("first_numerics", 0);
 }
 
-/// What follows a sum of a product and a bias.
-type Bend = fn(&mut Graph, Value) -> Value;
-
-/// `bend(x w + bias)` of `rows` rows, with operands and result of type `ty`; with the product itself as a result too where it is `kept`.
-fn biased(ty: DType, rows: usize, kept: bool, bend: Bend) -> Graph {
-    let mut g = Graph::new();
-    let (x, w, bias) = (f32s(&mut g, "x", &[rows, 40]), f32s(&mut g, "w", &[24, 40]), f32s(&mut g, "bias", &[24]));
-    let [x, w] = [x, w].map(|v| g.cast(v, ty).unwrap());
-    let product = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w]).unwrap();
-    if kept {
-        g.output("product", product);
-    }
-    let sum = g.add(product, bias).unwrap();
-    let y = bend(&mut g, sum);
-    let y = g.cast(y, ty).unwrap();
-    g.output("y", y);
-    g
-}
-
-/// Runs a graph whose output `y` is of type `ty`, and compares it with the reference. The name of what ran the product.
-fn product_of(gpu: &CudaDevice, graph: &Graph, ty: DType, allowed: f64) -> String {
-    let mut executor = load(gpu, graph);
-    let mut reference = Interpreter::new(graph);
-    for (stream, (_, input)) in graph.inputs().enumerate() {
-        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
-        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
-        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
-        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
-    }
-    reference.run();
-    executor.run().unwrap();
-    let expected = &reference.output("y").data;
-    let found = executor.output("y").unwrap();
-    let actual: Vec<f64> = found
-        .chunks_exact(ty.size())
-        .map(|bytes| match ty {
-            DType::Bf16 => half::bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
-            DType::F16 => half::f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
-            _ => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
-        })
-        .collect();
-    let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
-    assert_eq!(actual.len(), expected.len());
-    for (index, (x, y)) in expected.iter().zip(&actual).enumerate() {
-        assert!((x - y).abs() <= allowed * largest, "y[{index}] is {y}, the reference has {x}");
-    }
-    let mut names = executor.kernels().into_iter().map(|kernel| kernel.name);
-    names.find(|name| name.starts_with("matmul")).unwrap()
-}
-
 /// Fusions of one program that are launched as one, of parts of a block and of several blocks, against the reference in
 /// `f64`.
 #[test]
@@ -763,38 +712,4 @@ fn a_group_of_fusions_computes_what_each_does() {
     let grouped = kernels.iter().filter(|kernel| kernel.name.ends_with(", one of 4 in a launch")).count();
     assert_eq!((kernels.len(), grouped), (4, 4), "{kernels:?}");
     agrees(&gpu, &g);
-}
-
-/// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from
-/// the reference by rounding: 2e-5 of the largest element in `f32`, two roundings in 16 bits.
-#[test]
-fn biases_and_activations_are_done_in_the_pass_of_a_product() {
-    let Some(folder) = mock_or_skip("biases_and_activations_are_done_in_the_pass_of_a_product") else { return };
-    let knobs = Knobs::of(folder, "libcublasLt.so.13");
-    let gpu = gpu(folder);
-    let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
-    let bends: [(&str, Bend); 3] = [
-        ("bias", |_, x| x),
-        ("bias and ReLU", |g, x| g.relu(x).unwrap()),
-        ("bias and GELU", |g, x| Activation::GeluTanh.apply(g, x).unwrap()),
-    ];
-    let plain = "matmul by cuBLASLt, then region";
-    for (ty, allowed) in [(DType::F32, 2e-5), (DType::F16, 2e-3), (DType::Bf16, 1.5e-2)] {
-        for (what, bend) in bends {
-            let graph = biased(ty, 6, false, bend);
-            assert_eq!(product_of(&gpu, &graph, ty, allowed), format!("matmul by cuBLASLt with {what}"), "{ty}");
-            assert_eq!(product_of(&plain_gpu, &graph, ty, allowed), plain, "{what}, {ty}, switched off");
-            knobs.set("no_epilogues", 1);
-            assert_eq!(product_of(&gpu, &graph, ty, allowed), plain, "{what}, {ty}, without a way");
-            knobs.set("no_epilogues", 0);
-            assert_eq!(product_of(&gpu, &biased(ty, 1, false, bend), ty, allowed), plain, "{what}, {ty}, of one row");
-        }
-        let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
-        assert_eq!(product_of(&gpu, &biased(ty, 6, false, erf), ty, allowed), plain, "GELU by erf, {ty}");
-        assert_eq!(
-            product_of(&gpu, &biased(ty, 6, true, bends[1].1), ty, allowed),
-            plain,
-            "a product that is kept, {ty}"
-        );
-    }
 }

@@ -331,6 +331,44 @@ fn convolutions_are_rounded_where_kernels_give_16_bits() {
     }
 }
 
+/// Two dense layers with a function between them; with `norm`, the mean of each row of the first layer is taken off.
+fn two_layers(norm: bool) -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([6, 8]))?;
+    let layer = |g: &mut Graph, x: Value, name: &str| {
+        let w = g.input(&format!("{name}.weight"), Role::Parameter, TensorType::f32([8, 8]))?;
+        let bias = g.input(&format!("{name}.bias"), Role::Parameter, TensorType::f32([8]))?;
+        let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+        g.add(y, bias)
+    };
+    let mut y = layer(&mut g, x, "first")?;
+    if norm {
+        let sum = g.sum(y, &[1])?;
+        let mean = g.mul_scalar(sum, 1.0 / 8.0)?;
+        let mean = g.reshape(mean, [6, 1])?;
+        y = g.sub(y, mean)?;
+    }
+    let y = g.relu(y)?;
+    let y = layer(&mut g, y, "second")?;
+    g.output("y", y);
+    Ok(g)
+}
+
+/// Where the rules say so, a product is rounded behind its bias, unless whole rows of the sum are reduced; without rules, or there,
+/// before it.
+#[test]
+fn biases_are_added_before_rounding_where_rules_say_so() {
+    let adding = Rules { products_give_16_bits: true, biases_before_rounding: true, ..Rules::DEFAULT };
+    let options = CompileOptions { precision: DType::Bf16, ..CompileOptions::default() };
+    for (rules, norm, is_behind) in [(&adding, false, true), (&adding, true, false), (&Rules::DEFAULT, false, false)] {
+        let graph = two_layers(norm).unwrap();
+        let rounded = run_passes(&graph, rules, &options, None).unwrap();
+        let text = print_graph(&rounded);
+        assert_eq!(text.contains("producer; in0[col]; add r0 r1; bf16 r2"), is_behind, "norm {norm}:\n{text}");
+        assert_same("a bias before rounding", &graph, &rounded, 2);
+    }
+}
+
 #[test]
 fn recomputing_takes_less_memory() {
     let graph = residual_step().unwrap();

@@ -3,7 +3,7 @@
 use super::protocol::{Ability, Answer, Capabilities, Purpose, Request, VERSION, Variant, group_of, outputs_of};
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
-use crate::measure::{MeasureError, Timed, compiled, run_step};
+use crate::measure::{MeasureError, Timed, compiled, loss_of};
 use crate::profile::{by_kind, profile};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::CompileOptions;
@@ -142,6 +142,8 @@ struct Step {
     mode: Mode,
     feeds: Feeds,
     batches: usize,
+    /// The batch that lies ready for the next step.
+    fed: usize,
 }
 
 impl Step {
@@ -167,19 +169,27 @@ impl Step {
         let executor = compiled(&workload, &*opened, &options)?;
         load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
-        let mut step = Self { device, opened, executor, mode: request.mode, feeds, batches };
+        let mut step = Self { device, opened, executor, mode: request.mode, feeds, batches, fed: 0 };
         step.write_feeds(0)?;
         step.executor.compute_invariants()?;
         Ok(step)
     }
 
-    /// Runs the step that comes `index`-th; the loss when training.
+    /// Runs the step that comes `index`-th; the loss when training. Devices that compute in the background get the batch of the next
+    /// step meanwhile, as in training.
     fn run(&mut self, index: usize) -> Result<Option<f64>, OwnError> {
-        self.write_feeds(index % self.batches)?;
-        Ok(run_step(&mut *self.executor, self.mode)?)
+        if self.fed != index % self.batches || !self.executor.computes_in_background() {
+            self.write_feeds(index % self.batches)?;
+        }
+        let ticket = self.executor.submit()?;
+        if self.executor.computes_in_background() {
+            self.write_feeds((index + 1) % self.batches)?;
+        }
+        Ok(loss_of(self.executor.collect(ticket)?, self.mode)?)
     }
 
     fn write_feeds(&mut self, batch: usize) -> Result<(), OwnError> {
+        self.fed = batch;
         for (name, bytes) in &self.feeds {
             let size = bytes.len() / self.batches;
             self.executor.feed(&[(name, &bytes[batch * size..][..size])])?;

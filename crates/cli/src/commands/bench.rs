@@ -18,7 +18,7 @@ use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
-use bessemer_train::{DeviceOptions, StopSignal};
+use bessemer_train::{DeviceKind, DeviceOptions, StopSignal};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -252,6 +252,10 @@ fn run_steps(
     let started = Instant::now();
     if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
         return Err(Usage("--step-profile is for the training of one batch size".to_owned()).into());
+    }
+    if options.step_profile.is_some() && common.device().kind != DeviceKind::Cpu {
+        let reason = "--step-profile measures steps on the processors; of GPUs `explain --cluster` takes an estimate";
+        return Err(Usage(reason.to_owned()).into());
     }
     if options.method == Method::Dlperf && options.budget.is_some() {
         return Err(Usage("--budget is for --method quick; dlperf makes all steps and repeats".to_owned()).into());

@@ -131,10 +131,8 @@ impl Kernel for Backward {
                 *output = tensor.as_mut_ptr().cast();
             }
             let (scratch, scratch_len) = (rest.as_mut_ptr(), rest.len());
-            self.desc.run_backward(
-                ctx,
-                &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands },
-            );
+            self.desc
+                .run_backward(ctx, &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands });
             for (tensor, output) in wide[OF_OUTPUT.len()..].iter().zip(operands.outputs) {
                 round(self.output, tensor, *output);
             }

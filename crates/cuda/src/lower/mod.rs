@@ -208,7 +208,10 @@ impl Lowered {
     /// In words what runs, with the better steps or without.
     pub(crate) fn name_of(&self, fused: bool) -> String {
         match &self.fused {
-            Some(Fused { what, .. }) if fused => format!("matmul by cuBLASLt with {what}"),
+            Some(Fused { what, steps }) if fused => {
+                let rest = if matches!(steps.last(), Some(Step::Product { .. })) { "" } else { ", then region" };
+                format!("matmul by cuBLASLt with {what}{rest}")
+            }
             _ => self.name.clone(),
         }
     }

@@ -138,7 +138,7 @@ pub fn run(plan: &Plan) -> SelfTest {
     let library = || CublasLt::open(&libraries, &runner.context);
     test.step("cuBLASLt: what it computes", |figures| products::meanings(&runner, library()?, figures));
     if plan.speed {
-        test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, 8192, figures));
+        test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, figures));
     }
     cudnn(&mut test, &libraries, &runner, plan.speed);
     executor(&mut test, plan);

@@ -3,7 +3,7 @@
 use super::case::{decode, encode};
 use super::runner::Runner;
 use super::{Failure, Figure};
-use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Product};
+use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Prepared, Product};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
 use bessemer_ir::ops::pointwise::erf;
@@ -148,53 +148,74 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
     equal("what GELU keeps", &setup.read(aux)?, &setup.biased(), figures)
 }
 
-/// The gradient of GELU with the sums of rows, and sums of an operand. They overwrite the bias, which is given back.
+/// The gradient of GELU, alone and with the sums of rows, and sums of an operand. They overwrite the bias, which is given back.
 fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
     let column_sums = |numbers: &[f64]| (0..N).map(|n| numbers.iter().skip(n).step_by(N).sum()).collect::<Vec<f64>>();
-    let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
     let wanted: Vec<f64> =
         setup.reference(PRODUCT).iter().zip(&setup.aux.1).map(|(y, &x)| y * slope(gelu_tanh, x)).collect();
-    equal("gradient of GELU", &got, &wanted, figures)?;
+    equal("gradient of GELU", &setup.run(PRODUCT, Epilogue::GeluGrad { aux })?, &wanted, figures)?;
+    let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
+    equal("gradient of GELU beside that of the bias", &got, &wanted, figures)?;
     equal("gradient of the bias", &setup.read(bias)?, &column_sums(&wanted), figures)?;
     setup.run(PRODUCT, Epilogue::SumOfW { bias })?;
     equal("sums of w", &setup.read(bias)?, &column_sums(&setup.w.1), figures)?;
     Ok(setup.runner.stream.upload(&encode(DType::Bf16, &setup.bias.1), bias)?)
 }
 
-/// Products of square matrices, in the fastest way of those that cuBLASLt offers.
-pub(super) fn speed(
-    runner: &Runner,
-    library: &Arc<CublasLt>,
-    side: usize,
-    figures: &mut Vec<Figure>,
-) -> Result<(), Failure> {
-    const WAYS: usize = 16;
-    const TIMES: usize = 5;
-    let bytes = side * side * 2;
-    let arena = runner.context.arena(3 * bytes + WORKSPACE)?;
-    let (x, w, y) = (arena.block(0, bytes)?, arena.block(bytes, bytes)?, arena.block(2 * bytes, bytes)?);
-    let row: Vec<f64> = (0..side * 16).map(|i| philox::normal(4, 0, 0, i as u64).into()).collect();
-    for block in [&x, &w] {
-        for start in (0..side).step_by(16) {
-            let rows = 16.min(side - start);
-            let part = block.part(start * side * 2, rows * side * 2)?;
-            runner.stream.upload(&encode(DType::Bf16, &row[..rows * side]), &part)?;
+/// Rows, columns and summed elements of products whose speed is measured: a square one, those of the wide layer of BERT-base for 32,768
+/// tokens, and those whose rows begin anywhere, over its words.
+const LARGE: [[usize; 3]; 4] = [[8192, 8192, 8192], [32_768, 3072, 768], [32_768, 768, 3072], [5120, 768, 30_522]];
+
+/// Large products, alone and with what is done in their pass: in the way that cuBLASLt proposes first, and in the fastest of 16.
+pub(super) fn speed(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    for [m, n, k] in LARGE {
+        let sizes = [m * k, k * n, n, m * n, m * n].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
+        let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
+        let numbers: Vec<f64> = (0..1 << 20).map(|i| philox::normal(4, 0, 0, i).into()).collect();
+        let numbers = encode(DType::Bf16, &numbers);
+        let filled = |index: usize| {
+            let block = arena.block(sizes[..index].iter().sum(), sizes[index])?;
+            for start in (0..sizes[index]).step_by(numbers.len()) {
+                let part = numbers.len().min(sizes[index] - start);
+                runner.stream.upload(&numbers[..part], &block.part(start, part)?)?;
+            }
+            Ok::<_, GpuError>(block)
+        };
+        let (x, w, bias, aux, y) = (filled(0)?, filled(1)?, filled(2)?, filled(3)?, filled(4)?);
+        let workspace = arena.block(sizes.iter().sum(), WORKSPACE)?;
+        let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+        let product = Product { m, n, k, ..PRODUCT };
+        let epilogues = [
+            ("alone", Epilogue::Nothing),
+            ("with bias", Epilogue::Bias { bias: &bias, activation: Activation::Nothing }),
+            ("with bias and GELU, the sum kept", Epilogue::GeluAuxBias { bias: &bias, aux: &aux }),
+            ("with gradient of GELU", Epilogue::GeluGrad { aux: &aux }),
+        ];
+        for (what, epilogue) in epilogues {
+            let (first, best) = time(runner, &library.prepare(product, operands, epilogue, WAYS)?)?;
+            let rate = |time: Duration| (2 * m * n * k) as f64 / time.as_secs_f64() / 1e12;
+            for (way, time) in [("first way", first), ("fastest", best)] {
+                figures.push(Figure::new(format!("[{m}, {k}] [{k}, {n}] {what}, {way}"), rate(time), "TFLOP/s"));
+            }
         }
     }
-    let workspace = arena.block(3 * bytes, WORKSPACE)?;
-    let product = Product { m: side, n: side, k: side, ..PRODUCT };
-    let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
-    let prepared = library.prepare(product, operands, Epilogue::Nothing, WAYS)?;
+    Ok(())
+}
+
+const WAYS: usize = 16;
+
+/// The least time of the first way, and of all.
+fn time(runner: &Runner, prepared: &Prepared) -> Result<(Duration, Duration), GpuError> {
+    const TIMES: usize = 5;
     let timer = runner.context.timer()?;
-    let mut best = Duration::MAX;
+    let mut of_ways = Vec::new();
     for way in 0..prepared.ways() {
+        let mut best = Duration::MAX;
         for _ in 0..TIMES {
             best = best.min(timer.time(&runner.stream, || prepared.launch(&runner.stream, way))?);
         }
+        of_ways.push(best);
     }
-    figures.push(Figure::new("ways", prepared.ways() as f64, ""));
-    let operations = 2.0 * (side as f64).powi(3);
-    figures.push(Figure::new(format!("bf16 product of {side}"), operations / best.as_secs_f64() / 1e12, "TFLOP/s"));
-    Ok(())
+    Ok((of_ways[0], of_ways.into_iter().min().unwrap_or_default()))
 }

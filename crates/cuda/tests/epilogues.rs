@@ -1,0 +1,218 @@
+//! What is done with matrix products in their pass, on the mock of a GPU.
+
+mod common;
+#[path = "common/device.rs"]
+mod device;
+
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_ir::ops::matmul::Matmul;
+use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::Plan;
+use bessemer_ir::reference::Interpreter;
+use bessemer_ir::run::{Device, Executor};
+use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value, philox};
+use bessemer_nn::Activation;
+use common::{Knobs, mock_or_skip};
+use device::{open, options};
+use std::path::Path;
+
+fn gpu(folder: &Path) -> CudaDevice {
+    open(folder, false).unwrap()
+}
+
+fn f32s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
+    g.input(name, Role::Feed, TensorType::f32(shape)).unwrap()
+}
+
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+fn plan(graph: &Graph) -> Plan {
+    compile(graph, &CudaTarget, &CompileOptions::default()).unwrap()
+}
+
+fn load(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
+    let device: &dyn Device = gpu;
+    device.load_alone(plan(graph)).unwrap()
+}
+
+/// What follows a sum of a product and a bias.
+type Bend = fn(&mut Graph, Value) -> Value;
+
+/// `bend(x w + bias)` of `rows` rows, with operands and result of type `ty`; with the product itself as a result too where it is `kept`.
+fn biased(ty: DType, rows: usize, kept: bool, bend: Bend) -> Graph {
+    let mut g = Graph::new();
+    let (x, w, bias) = (f32s(&mut g, "x", &[rows, 40]), f32s(&mut g, "w", &[24, 40]), f32s(&mut g, "bias", &[24]));
+    let [x, w] = [x, w].map(|v| g.cast(v, ty).unwrap());
+    let product = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w]).unwrap();
+    if kept {
+        g.output("product", product);
+    }
+    let sum = g.add(product, bias).unwrap();
+    let y = bend(&mut g, sum);
+    let y = g.cast(y, ty).unwrap();
+    g.output("y", y);
+    g
+}
+
+/// Runs a graph, and compares its outputs with the reference, relative to the largest element. The name of what ran the product.
+fn product_of(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> String {
+    let mut executor = load(gpu, graph);
+    let mut reference = Interpreter::new(graph);
+    for (stream, (_, input)) in graph.inputs().enumerate() {
+        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
+        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
+    }
+    reference.run();
+    executor.run().unwrap();
+    for (name, value) in graph.outputs() {
+        let (expected, found) = (&reference.output(name).data, executor.output(name).unwrap());
+        let ty = graph.dtype(*value);
+        let actual = found.chunks_exact(ty.size()).map(|bytes| match ty {
+            DType::Bf16 => half::bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+            DType::F16 => half::f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+            _ => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
+        });
+        let actual: Vec<f64> = actual.collect();
+        let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
+        assert_eq!(actual.len(), expected.len());
+        for (index, (x, y)) in expected.iter().zip(&actual).enumerate() {
+            assert!((x - y).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
+        }
+    }
+    let mut names = executor.kernels().into_iter().map(|kernel| kernel.name);
+    names.find(|name| name.starts_with("matmul")).unwrap()
+}
+
+/// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from
+/// the reference by rounding: 2e-5 of the largest element in `f32`, two roundings in 16 bits.
+#[test]
+fn biases_and_activations_are_done_in_the_pass_of_a_product() {
+    let Some(folder) = mock_or_skip("biases_and_activations_are_done_in_the_pass_of_a_product") else { return };
+    let knobs = Knobs::of(folder, "libcublasLt.so.13");
+    let gpu = gpu(folder);
+    let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
+    let bends: [(&str, Bend); 3] = [
+        ("bias", |_, x| x),
+        ("bias and ReLU", |g, x| g.relu(x).unwrap()),
+        ("bias and GELU", |g, x| Activation::GeluTanh.apply(g, x).unwrap()),
+    ];
+    let plain = "matmul by cuBLASLt, then region";
+    for (ty, allowed) in [(DType::F32, 2e-5), (DType::F16, 2e-3), (DType::Bf16, 1.5e-2)] {
+        for (what, bend) in bends {
+            let graph = biased(ty, 6, false, bend);
+            assert_eq!(product_of(&gpu, &graph, allowed), format!("matmul by cuBLASLt with {what}"), "{ty}");
+            assert_eq!(product_of(&plain_gpu, &graph, allowed), plain, "{what}, {ty}, switched off");
+            knobs.set("no_epilogues", 1);
+            assert_eq!(product_of(&gpu, &graph, allowed), plain, "{what}, {ty}, without a way");
+            knobs.set("no_epilogues", 0);
+            assert_eq!(product_of(&gpu, &biased(ty, 1, false, bend), allowed), plain, "{what}, {ty}, of one row");
+        }
+        let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
+        assert_eq!(product_of(&gpu, &biased(ty, 6, false, erf), allowed), plain, "GELU by erf, {ty}");
+        assert_eq!(product_of(&gpu, &biased(ty, 6, true, bends[1].1), allowed), plain, "a product that is kept, {ty}");
+    }
+}
+
+/// `z = x w + bias` and `y = bend(z)`, both rounded to the type of the operands, of so many columns.
+fn kept(ty: DType, columns: usize, bend: Bend) -> Graph {
+    let mut g = Graph::new();
+    let (x, w) = (f32s(&mut g, "x", &[6, 40]), f32s(&mut g, "w", &[columns, 40]));
+    let bias = f32s(&mut g, "bias", &[columns]);
+    let [x, w] = [x, w].map(|v| g.cast(v, ty).unwrap());
+    let product = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w]).unwrap();
+    let sum = g.add(product, bias).unwrap();
+    let z = g.cast(sum, ty).unwrap();
+    g.output("z", z);
+    let wide = g.cast(z, DType::F32).unwrap();
+    let y = bend(&mut g, wide);
+    let y = g.cast(y, ty).unwrap();
+    g.output("y", y);
+    g
+}
+
+const TYPES_OF_16_BITS: [(DType, f64); 2] = [(DType::F16, 2e-3), (DType::Bf16, 1.5e-2)];
+
+/// What the backward pass reads of GELU is kept by the product; of other functions the product keeps the sum, and a kernel does the rest.
+#[test]
+fn sums_with_biases_are_kept_beside_what_is_made_of_them() {
+    let Some(folder) = mock_or_skip("sums_with_biases_are_kept_beside_what_is_made_of_them") else { return };
+    let gpu = gpu(folder);
+    let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
+    let tanh: Bend = |g, x| Activation::GeluTanh.apply(g, x).unwrap();
+    let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
+    for (ty, allowed) in TYPES_OF_16_BITS {
+        for (columns, bend, name) in [
+            (24, tanh, "matmul by cuBLASLt with bias and GELU, the sum kept"),
+            // Rows of the sum would not be aligned.
+            (20, tanh, "matmul by cuBLASLt with bias, then region"),
+            (24, erf, "matmul by cuBLASLt with bias, then region"),
+        ] {
+            let graph = kept(ty, columns, bend);
+            assert_eq!(product_of(&gpu, &graph, allowed), name, "{ty}, {columns} columns");
+            assert_eq!(product_of(&plain_gpu, &graph, allowed), "matmul by cuBLASLt, then region", "{ty}");
+        }
+    }
+}
+
+/// `y = (x w) gelu'(z)`, and its sums over rows, `z` being in memory that nothing else reads.
+fn gelu_gradient(ty: DType) -> Graph {
+    let mut g = Graph::new();
+    let (x, w, z) = (f32s(&mut g, "x", &[6, 40]), f32s(&mut g, "w", &[40, 24]), f32s(&mut g, "z", &[24, 6]));
+    let [x, w, z] = [x, w, z].map(|v| g.cast(v, ty).unwrap());
+    let z = g.transpose(z, &[1, 0]).unwrap();
+    let product = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+    let rounded = g.cast(product, ty).unwrap();
+    let [product, z] = [rounded, z].map(|v| g.cast(v, DType::F32).unwrap());
+    let square = g.mul(z, z).unwrap();
+    let third = g.mul_scalar(square, 0.044_715).unwrap();
+    let inner = g.add_scalar(third, 1.0).unwrap();
+    let inner = g.mul(inner, z).unwrap();
+    let factor = (2.0 / std::f64::consts::PI).sqrt();
+    let inner = g.mul_scalar(inner, factor).unwrap();
+    let tanh = g.unary(UnaryKind::Tanh, inner).unwrap();
+    let slope = g.mul_scalar(third, 3.0).unwrap();
+    let slope = g.add_scalar(slope, 1.0).unwrap();
+    let slope = g.mul_scalar(slope, factor).unwrap();
+    let squared = g.mul(tanh, tanh).unwrap();
+    let rest = g.mul_scalar(squared, -1.0).unwrap();
+    let rest = g.add_scalar(rest, 1.0).unwrap();
+    let rest = g.mul(rest, slope).unwrap();
+    let rest = g.mul(rest, z).unwrap();
+    let first = g.add_scalar(tanh, 1.0).unwrap();
+    let both = g.add(first, rest).unwrap();
+    let both = g.mul_scalar(both, 0.5).unwrap();
+    let y = g.mul(product, both).unwrap();
+    let y = g.cast(y, ty).unwrap();
+    g.output("y", y);
+    let wide = g.cast(y, DType::F32).unwrap();
+    let sums = g.sum(wide, &[0]).unwrap();
+    g.output("sums", sums);
+    g
+}
+
+/// GELU's gradient is taken in the pass of the product, which reads what was kept until it has written everything: the result lies elsewhere.
+/// Sums over rows are those of the rounded result.
+#[test]
+fn gradients_of_gelu_are_taken_in_the_pass_of_a_product() {
+    let Some(folder) = mock_or_skip("gradients_of_gelu_are_taken_in_the_pass_of_a_product") else { return };
+    let gpu = gpu(folder);
+    let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
+    for (ty, allowed) in TYPES_OF_16_BITS {
+        let graph = gelu_gradient(ty);
+        let name = "matmul by cuBLASLt with gradient of GELU, then region";
+        assert_eq!(product_of(&gpu, &graph, 2.0 * allowed), name, "{ty}");
+        assert_eq!(product_of(&plain_gpu, &graph, 2.0 * allowed), "matmul by cuBLASLt, then region", "{ty}");
+        let plan = plan(&graph);
+        let has_product = |id: &NodeId| plan.graph.node(*id).op.as_fusion().is_some_and(|f| f.producer.is_some());
+        let node = plan.graph.ids().find(has_product).unwrap();
+        let kept = plan.graph.node(node).inputs.iter().find(|&&v| plan.graph.shape(v).dims() == [6, 24]).unwrap();
+        let result = Value { node, output: 0 };
+        assert_eq!(plan.graph.ty(*kept), plan.graph.ty(result));
+        assert_ne!(plan.location(*kept), plan.location(result), "{ty}");
+    }
+}
