@@ -145,10 +145,8 @@ impl Program<'_> {
     }
 
     fn find(&self) -> Result<Found, Missed> {
-        self.activated()
-            .or_else(|| self.kept())
-            .or_else(|| self.gelu_gradient())
-            .ok_or({ if self.fusion.outputs.len() > 1 { Missed::Outputs } else { Missed::Function } })
+        let missed = if self.fusion.outputs.len() > 1 { Missed::Outputs } else { Missed::Function };
+        self.activated().or_else(|| self.kept()).or_else(|| self.gelu_gradient()).ok_or(missed)
     }
 
     /// An activation of the sum with a bias, and nothing else.
