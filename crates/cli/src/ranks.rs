@@ -53,7 +53,8 @@ pub(crate) struct RankArguments {
     /// Seconds of silence after which a rank is lost
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub peer_timeout: f64,
-    /// Seconds that a rank waits for a sum over all ranks before it ends the job
+    /// Seconds that a rank waits for a sum over all ranks, or in a step, an evaluation or a checkpoint for what others say, before it ends
+    /// the job
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
     pub collective_timeout: f64,
     /// Compare the weights of all ranks each time that so many steps are done

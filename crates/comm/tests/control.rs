@@ -70,8 +70,8 @@ fn ranks_meet_gather_and_leave() {
         let own = vec![rank as u8; rank * 1000];
         let all: Vec<Vec<u8>> = (0..4).map(|rank| vec![rank as u8; rank * 1000]).collect();
         for _ in 0..20 {
-            assert_eq!(control.gather(&own).unwrap(), (rank == 0).then(|| all.clone()));
-            assert_eq!(control.all_gather(&own).unwrap(), all);
+            assert_eq!(control.gather(&own, None).unwrap(), (rank == 0).then(|| all.clone()));
+            assert_eq!(control.all_gather(&own, None).unwrap(), all);
         }
         assert_eq!(control.check(), Ok(()));
         assert_eq!(control.stop_wished(), None);
@@ -88,13 +88,13 @@ fn a_wish_to_stop_reaches_all_and_the_most_urgent_counts() {
             control.wish_stop(Stop::AfterStep);
         }
         until(|| control.stop_wished().filter(|&stop| stop == Stop::AfterStep));
-        control.all_gather(&[]).unwrap();
+        control.all_gather(&[], None).unwrap();
         if control.rank() == 1 {
             control.wish_stop(Stop::Now);
             control.wish_stop(Stop::AfterStep);
         }
         until(|| control.stop_wished().filter(|&stop| stop == Stop::Now));
-        control.all_gather(&[]).unwrap();
+        control.all_gather(&[], None).unwrap();
         assert_eq!(control.stop_wished(), Some(Stop::Now));
         control.leave();
     });
@@ -105,7 +105,7 @@ fn an_error_of_one_rank_reaches_the_others_within_two_seconds() {
     on_ranks(&job(3), |control| {
         let watcher = control.watcher();
         assert_eq!(watcher.check(), Ok(()));
-        control.all_gather(&[]).unwrap();
+        control.all_gather(&[], None).unwrap();
         let begun = Instant::now();
         if control.rank() == 1 {
             control.fail(FailureKind::Error, "stem.conv: NaN at element 7");
@@ -115,8 +115,27 @@ fn an_error_of_one_rank_reaches_the_others_within_two_seconds() {
         assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Error, &[1][..]));
         let host = bessemer_comm::net::host_name();
         assert_eq!(failure.message, format!("rank 1 (host {host}) failed: stem.conv: NaN at element 7"));
-        assert_eq!(control.gather(&[]), Err(CommError::Job(failure.clone())));
+        assert_eq!(control.gather(&[], None), Err(CommError::Job(failure.clone())));
         assert_eq!(watcher.check(), Err(CommError::Job(failure)));
+    });
+}
+
+/// A rank that is alive, and does not give what the others wait for, ends the job on all of them, itself included.
+#[test]
+fn an_exchange_is_waited_for_within_its_limit() {
+    on_ranks(&job(3), |control| {
+        control.all_gather(&[], None).unwrap();
+        let begun = Instant::now();
+        let limit = Duration::from_millis(if control.rank() == 2 { 300 } else { 60_000 });
+        let error = if control.rank() == 1 { failure(&control) } else { control.gather(&[], Some(limit)).unwrap_err() };
+        let CommError::Job(failure) = error else { panic!("{error}") };
+        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Stuck, &[1][..]));
+        assert!(
+            failure.message.contains("for what ranks tell each other: not begun by rank 1 ("),
+            "{}",
+            failure.message
+        );
     });
 }
 
@@ -128,7 +147,7 @@ fn a_closed_connection_is_a_lost_rank() {
         control.report(progress);
         // Two heartbeats carry the progress.
         std::thread::sleep(Duration::from_millis(100));
-        control.all_gather(&[]).unwrap();
+        control.all_gather(&[], None).unwrap();
         if rank == 2 {
             return;
         }
@@ -165,7 +184,7 @@ fn without_its_server_a_rank_has_lost_rank_0() {
 fn silent_rank(job: &Job, rank: usize, port: u16) -> TcpStream {
     let Identity { program, recipe, data, plan } = &job.identity;
     let json = format!(
-        "{{\"Hello\":{{\"protocol\":1,\"cookie\":\"{}\",\"rank\":{rank},\"size\":{},\"host\":\"quiet\",\"identity\":\
+        "{{\"Hello\":{{\"protocol\":2,\"cookie\":\"{}\",\"rank\":{rank},\"size\":{},\"host\":\"quiet\",\"identity\":\
          {{\"program\":\"{program}\",\"recipe\":\"{recipe}\",\"data\":\"{data}\",\"plan\":\"{plan}\"}}}}}}",
         job.cookie, job.size
     );
@@ -314,7 +333,7 @@ fn ranks_meet_where_their_launcher_says() {
                 scope.spawn(move || {
                     let Membership { server, control } = meet(rank).unwrap();
                     assert_eq!((control.rank(), control.size(), server.is_some()), (rank, 3, rank == 0));
-                    control.all_gather(&[]).unwrap();
+                    control.all_gather(&[], None).unwrap();
                     control.leave();
                     if let Some(server) = server {
                         server.close(Duration::from_secs(10));
@@ -338,7 +357,7 @@ fn ranks_meet_where_their_launcher_says() {
 #[test]
 fn a_stuck_collective_ends_the_job() {
     on_ranks(&job(2), |control| {
-        control.all_gather(&[]).unwrap();
+        control.all_gather(&[], None).unwrap();
         let progress = Progress { step: 3, begun: 2, done: 1, collectives: 4, ..Progress::default() };
         if control.rank() == 0 {
             let error = control.stuck(progress, Duration::from_secs(600)).to_string();
@@ -402,7 +421,7 @@ fn random_job(seed: u64) -> (End, usize) {
         for number in 0..exchanges {
             let own = vec![rank as u8; number as usize];
             let expected: Vec<Vec<u8>> = (0..job.size).map(|rank| vec![rank as u8; number as usize]).collect();
-            match control.all_gather(&own) {
+            match control.all_gather(&own, None) {
                 Ok(parts) => assert_eq!(parts, expected, "seed {seed}"),
                 Err(error) => return Some(Err(error)),
             }

@@ -94,7 +94,7 @@ fn collectives(placement: &Placement, variables: &Variables) -> String {
     assert_eq!((engine.rank(), engine.size()), (placement.rank, placement.size));
     let Membership { server, control } = join(placement, &engine);
     let report = reduce_all(&engine);
-    assert_eq!(control.all_gather(report.as_bytes()).unwrap(), vec![report.as_bytes(); engine.size()]);
+    assert_eq!(control.all_gather(report.as_bytes(), None).unwrap(), vec![report.as_bytes(); engine.size()]);
     control.leave();
     if let Some(server) = server {
         server.close(Duration::from_secs(10));

@@ -207,6 +207,11 @@ impl Control {
     /// has not begun it.
     pub fn stuck(&self, progress: Progress, waited: Duration) -> CommError {
         self.send(&FromRank::Stuck { progress, seconds: waited.as_secs() }, &[]);
+        self.end_of_job()
+    }
+
+    /// The failure that rank 0 has been told of, as it tells all ranks.
+    fn end_of_job(&self) -> CommError {
         let mut inner = self.shared.lock();
         let begun = Instant::now();
         while inner.failure.is_none() && begun.elapsed() < GOODBYE {
@@ -225,24 +230,25 @@ impl Control {
         self.shared.lock().stop
     }
 
-    /// Bytes of all ranks, by rank, on rank 0; `None` on the others. All ranks call it alike; it returns when all have.
+    /// Bytes of all ranks, by rank, on rank 0; `None` on the others. All ranks call it alike; it returns when all have. A rank that has
+    /// waited for the others for longer than `limit` ends the job; without one it waits for as long as they are alive.
     ///
     /// # Errors
-    /// The bytes of all ranks are more than [`MAX_PAYLOAD`], or the job fails.
-    pub fn gather(&self, bytes: &[u8]) -> Result<Option<Vec<Vec<u8>>>, CommError> {
-        let parts = self.exchange(bytes, false)?;
+    /// The bytes of all ranks are more than [`MAX_PAYLOAD`], the job fails, or a rank is waited for too long.
+    pub fn gather(&self, bytes: &[u8], limit: Option<Duration>) -> Result<Option<Vec<Vec<u8>>>, CommError> {
+        let parts = self.exchange(bytes, false, limit)?;
         Ok((self.rank == 0).then_some(parts))
     }
 
-    /// Bytes of all ranks, by rank, on every rank.
+    /// Bytes of all ranks, by rank, on every rank; otherwise as [`Control::gather`].
     ///
     /// # Errors
-    /// The bytes of all ranks are more than [`MAX_PAYLOAD`], or the job fails.
-    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        self.exchange(bytes, true)
+    /// As [`Control::gather`].
+    pub fn all_gather(&self, bytes: &[u8], limit: Option<Duration>) -> Result<Vec<Vec<u8>>, CommError> {
+        self.exchange(bytes, true, limit)
     }
 
-    fn exchange(&self, bytes: &[u8], to_all: bool) -> Result<Vec<Vec<u8>>, CommError> {
+    fn exchange(&self, bytes: &[u8], to_all: bool, limit: Option<Duration>) -> Result<Vec<Vec<u8>>, CommError> {
         if bytes.len() > MAX_PAYLOAD as usize {
             return Err(CommError::PayloadTooLong { length: bytes.len() });
         }
@@ -250,6 +256,7 @@ impl Control {
         let number = *next;
         *next += 1;
         self.send(&FromRank::Give { number, to_all }, bytes);
+        let begun = Instant::now();
         let mut inner = self.shared.lock();
         loop {
             if let Some((lengths, payload)) = inner.gathered.remove(&number) {
@@ -257,6 +264,12 @@ impl Control {
             }
             if let Some(error) = &inner.failure {
                 return Err(error.clone());
+            }
+            let waited = begun.elapsed();
+            if limit.is_some_and(|limit| waited >= limit) {
+                drop(inner);
+                self.send(&FromRank::Unanswered { number, seconds: waited.as_secs() }, &[]);
+                return Err(self.end_of_job());
             }
             inner = self.shared.wait(inner);
         }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 
 /// Version of these messages. [`Hello`] keeps its first two fields in all versions.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Longest message in JSON, in bytes.
 const MAX_MESSAGE: u32 = 1 << 20;
 /// Longest payload in bytes.
@@ -165,10 +165,24 @@ pub(crate) enum Refusal {
 pub(crate) enum FromRank {
     Hello(Hello),
     Beat(Progress),
-    Failed { kind: FailureKind, message: String },
+    Failed {
+        kind: FailureKind,
+        message: String,
+    },
     Stop(Stop),
-    Stuck { progress: Progress, seconds: u64 },
-    Give { number: u64, to_all: bool },
+    Stuck {
+        progress: Progress,
+        seconds: u64,
+    },
+    /// What was given to an exchange of this number has not been answered for so long.
+    Unanswered {
+        number: u64,
+        seconds: u64,
+    },
+    Give {
+        number: u64,
+        to_all: bool,
+    },
     Leave,
 }
 

@@ -223,7 +223,16 @@ impl State {
                 self.fail(kind, vec![rank], message);
             }
             FromRank::Stop(stop) => self.tell_all(&ToRank::Stop(stop)),
-            FromRank::Stuck { progress, seconds } => self.stuck(rank, progress, seconds),
+            FromRank::Stuck { progress, seconds } => {
+                let behind = self.joined().filter(|&other| !self.peer(other).progress.has_reached(&progress)).collect();
+                self.stuck(rank, &progress.to_string(), behind, seconds);
+            }
+            FromRank::Unanswered { number, seconds } => {
+                let Some(gather) = self.gathers.get(&number) else { return };
+                let behind = self.joined().filter(|other| !gather.parts.contains_key(other)).collect();
+                let what = format!("{}, for what ranks tell each other", self.peer(rank).progress);
+                self.stuck(rank, &what, behind, seconds);
+            }
             FromRank::Give { number, to_all } => self.give(rank, number, to_all, payload),
             FromRank::Leave => self.peers[rank].as_mut().expect("it has joined").left = true,
         }
@@ -259,16 +268,15 @@ impl State {
         }
     }
 
-    fn stuck(&mut self, rank: usize, progress: Progress, seconds: u64) {
-        let behind: Vec<usize> =
-            self.joined().filter(|&other| !self.peer(other).progress.has_reached(&progress)).collect();
+    /// A rank has waited for so long for `what`, which those `behind` have not begun.
+    fn stuck(&mut self, rank: usize, what: &str, behind: Vec<usize>, seconds: u64) {
         let names: Vec<String> =
             behind.iter().map(|&other| format!("{} {}", self.name(other), self.peer(other).progress)).collect();
         let who = match names.is_empty() {
             true => "all ranks have begun it".to_owned(),
             false => format!("not begun by {}", names.join(", ")),
         };
-        let message = format!("{} has waited {seconds} s {progress}: {who}", self.name(rank));
+        let message = format!("{} has waited {seconds} s {what}: {who}", self.name(rank));
         self.fail(FailureKind::Stuck, behind, message);
     }
 

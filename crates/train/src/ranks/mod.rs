@@ -36,7 +36,7 @@ const PIECE: usize = 64 << 20;
 pub struct GroupOptions {
     /// How long ranks may take to join, and how long one may be silent.
     pub deadlines: Deadlines,
-    /// How long a rank waits for a sum over ranks before it ends the job.
+    /// How long a rank waits for a sum over ranks, or for what they tell each other from the first step on, before it ends the job.
     pub collective_timeout: Duration,
     /// The state of all ranks is compared before the first step and each time that so many steps are done.
     pub verify_every: u64,
@@ -257,7 +257,7 @@ impl Group {
     /// [`TrainError::Ranks`].
     pub fn all_gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, TrainError> {
         let Some(joined) = &self.0 else { return Ok(vec![own]) };
-        joined.control().all_gather(&encode(&own))?.iter().map(|bytes| decode(bytes)).collect()
+        joined.control().all_gather(&encode(&own), joined.tracker.limit())?.iter().map(|bytes| decode(bytes)).collect()
     }
 
     /// What each rank gives, by rank, on rank 0; nothing on the others. Of any size.
@@ -272,7 +272,9 @@ impl Group {
         let mut whole = vec![Vec::new(); joined.size];
         for start in (0..longest).step_by(piece) {
             let own = &bytes[start.min(bytes.len())..(start + piece).min(bytes.len())];
-            for (whole, part) in whole.iter_mut().zip(joined.control().gather(own)?.unwrap_or_default()) {
+            for (whole, part) in
+                whole.iter_mut().zip(joined.control().gather(own, joined.tracker.limit())?.unwrap_or_default())
+            {
                 whole.extend(part);
             }
         }

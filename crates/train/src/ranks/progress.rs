@@ -1,7 +1,7 @@
 //! Where this rank is, as its heartbeats say it, and how long it waits for others.
 
 use bessemer_comm::CommError;
-use bessemer_comm::control::{Control, Progress};
+use bessemer_comm::control::{Control, Phase, Progress};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,12 @@ impl Tracker {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long what ranks tell each other is waited for: as long as sums, but for what is prepared before the first step, which takes each rank
+    /// its own time.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        (self.state().progress.phase != Phase::Start).then_some(self.timeout)
     }
 
     /// A new place in the run; what was begun of the same step stays.

@@ -13,6 +13,7 @@ fn messages() -> Vec<FromRank> {
         FromRank::Failed { kind: FailureKind::Error, message: "out of memory".into() },
         FromRank::Stop(Stop::Now),
         FromRank::Stuck { progress, seconds: 600 },
+        FromRank::Unanswered { number: 3, seconds: 600 },
         FromRank::Give { number: 1, to_all: true },
         FromRank::Leave,
     ]

@@ -335,6 +335,33 @@ fn a_stuck_collective_names_those_who_have_not_begun_it() {
 }
 
 #[test]
+fn an_unanswered_exchange_names_those_who_have_not_given() {
+    let mut state = joined(3);
+    let at = Progress { step: 8, phase: Phase::Evaluate, ..Progress::default() };
+    for rank in 0..3 {
+        state.message(rank, FromRank::Beat(at), Vec::new(), ms(100));
+    }
+    for rank in [0, 2] {
+        assert_eq!(state.message(rank, FromRank::Give { number: 0, to_all: true }, Vec::new(), ms(100)), []);
+    }
+    let unanswered = FromRank::Unanswered { number: 0, seconds: 2 };
+    let failure = only_failure(state.message(2, unanswered.clone(), Vec::new(), ms(200)));
+    assert_eq!((failure.kind, failure.ranks), (FailureKind::Stuck, vec![1]));
+    assert_eq!(
+        failure.message,
+        "rank 2 (host host2) has waited 2 s at step 8, evaluating, for what ranks tell each other: not begun by rank 1 (host host1) \
+         at step 8, evaluating"
+    );
+
+    // The last one gave while the message was on its way.
+    let mut state = joined(2);
+    for rank in [0, 1] {
+        state.message(rank, FromRank::Give { number: 0, to_all: true }, Vec::new(), ms(100));
+    }
+    assert_eq!(state.message(0, unanswered, Vec::new(), ms(200)), []);
+}
+
+#[test]
 fn every_field_of_a_hello_is_compared() {
     type Change = fn(&mut Hello);
     let changes: [(&str, Change); 7] = [
