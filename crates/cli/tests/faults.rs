@@ -58,15 +58,14 @@ fn runs_end_with_a_message_and_go_on_behind_every_fault() {
     let is_left_out = |fault: &Fault| match fault {
         Fault::Kill(Phase::Start | Phase::Wait, _) | Fault::Network(Trouble::Mute(_) | Trouble::Deaf(_)) => true,
         Fault::Kill(Phase::Save, rank) | Fault::Stop(rank) => *rank == 1,
-        Fault::Kill(Phase::Evaluate, rank) => *rank == 0,
         _ => false,
     };
-    inject(2, 12, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)));
+    inject(2, 13, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)));
 }
 
 #[test]
 fn survivors_agree_on_who_is_lost() {
     let kills = (0..3).map(|rank| Fault::Kill(Phase::Step, rank));
-    let others = [Fault::Kill(Phase::Save, 1), Fault::Kill(Phase::Evaluate, 2), Fault::Stop(0), Fault::Halt(2)];
-    inject(3, 8, kills.chain(others).chain([Fault::Network(Trouble::Down(1))]));
+    let others = [Fault::Halt(2), Fault::Network(Trouble::Down(1)), Fault::Kill(Phase::Save, 1), Fault::Stop(0)];
+    inject(3, 7, kills.chain(others));
 }

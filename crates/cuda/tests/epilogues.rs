@@ -11,23 +11,10 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::run::{Device, Executor};
-use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value, philox};
+use bessemer_ir::{DType, Graph, NodeId, Value, philox};
 use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
-use device::{open, options};
-use std::path::Path;
-
-fn gpu(folder: &Path) -> CudaDevice {
-    open(folder, false).unwrap()
-}
-
-fn f32s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
-    g.input(name, Role::Feed, TensorType::f32(shape)).unwrap()
-}
-
-fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
-}
+use device::{bytes, f32s, gpu, options};
 
 fn plan(graph: &Graph) -> Plan {
     compile(graph, &CudaTarget, &CompileOptions::default()).unwrap()

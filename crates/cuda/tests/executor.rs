@@ -19,25 +19,13 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::run::{
     Device, Executor, HALT, Phase, RunError, StateBinding, StateLayout, Ticket, read_f32, write_f32,
 };
-use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
+use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, philox};
 use common::{Knobs, mock_or_skip};
-use device::{open, options};
+use device::{bytes, f32s, gpu, open, options};
 use std::cmp::Ordering;
 use std::path::Path;
 
 const PLAIN: Matmul = Matmul { trans_a: false, trans_b: false };
-
-fn gpu(folder: &Path) -> CudaDevice {
-    open(folder, false).unwrap()
-}
-
-fn f32s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
-    g.input(name, Role::Feed, TensorType::f32(shape)).unwrap()
-}
-
-fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
-}
 
 fn load(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
     let plan = compile(graph, &CudaTarget, &CompileOptions::default()).unwrap();

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
 use bessemer_cuda::{CudaDevice, CudaOptions, GpuError};
+use bessemer_ir::{Graph, Role, TensorType, Value};
 use std::path::Path;
 
 /// Options of the first device of the mocks in this folder, whose steps are replayed unless it is `eager`; compiled kernels are kept
@@ -25,4 +26,19 @@ pub(crate) fn options(folder: &Path, eager: bool) -> CudaOptions {
 /// A call of the mocks fails.
 pub(crate) fn open(folder: &Path, eager: bool) -> Result<CudaDevice, GpuError> {
     CudaDevice::open(&options(folder, eager))
+}
+
+/// That device, with steps that are replayed.
+pub(crate) fn gpu(folder: &Path) -> CudaDevice {
+    open(folder, false).unwrap()
+}
+
+/// A feed of `f32`.
+pub(crate) fn f32s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
+    g.input(name, Role::Feed, TensorType::f32(shape)).unwrap()
+}
+
+/// Numbers as the bytes of a feed.
+pub(crate) fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
