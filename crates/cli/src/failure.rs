@@ -3,6 +3,7 @@
 use bessemer_bench::compare::CompareError;
 use bessemer_bench::measure::MeasureError;
 use bessemer_bench::peers::{InstallError, PeersError};
+use bessemer_bench::programme::ProgrammeError;
 use bessemer_bench::quickstart::QuickstartError;
 use bessemer_bench::report::ReportError;
 use bessemer_bench::simulator::ClusterError;
@@ -122,6 +123,11 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if let Some(Coded { code, .. }) = error.downcast_ref() {
         return Some(*code);
+    }
+    match error.downcast_ref() {
+        Some(ProgrammeError::Interrupted) => return Some(INTERRUPTED),
+        Some(ProgrammeError::UnknownPart { .. }) => return Some(USAGE),
+        _ => {}
     }
     match error.downcast_ref() {
         Some(CompareError::Interrupted) => return Some(INTERRUPTED),

@@ -225,6 +225,16 @@ fn the_programme_goes_on_where_it_ended() {
     assert!(steps.ends_with(" yes |"), "{steps}");
 }
 
+#[test]
+fn parts_that_the_programme_does_not_have_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("h200");
+    let words =
+        ["gpu-selftest", "--models", "small", "--parts", "machine,nothing", "--programme", out.to_str().unwrap()];
+    bessemer(&words, &[]).fails(2, &["no part `nothing`", "resnet20, bert-beside-pytorch, steps, self-test"]);
+    assert!(!out.exists());
+}
+
 /// What is missing fails its step with one line; the report is there all the same.
 #[test]
 fn the_self_test_without_a_gpu_or_compiler_says_so() {

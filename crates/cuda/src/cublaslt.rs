@@ -5,6 +5,8 @@ use crate::error::GpuError;
 use crate::library::functions;
 use crate::loader::{Libraries, Wanted};
 use bessemer_ir::DType;
+use std::borrow::Borrow;
+use std::f64::consts::FRAC_2_PI;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::from_ref;
 use std::sync::Arc;
@@ -118,82 +120,54 @@ pub struct Product {
     pub tf32: bool,
 }
 
-/// What is done with a product in the same pass, without the memory for it.
+/// What is done with the product in the same pass, with the memory for it. Biases have `n` elements, `aux` is `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
-    /// [`Epilogue::Bias`]
-    Bias(Activation),
-    /// [`Epilogue::GeluAuxBias`]
-    GeluAuxBias,
-    /// [`Epilogue::GeluGrad`]
-    GeluGrad,
-}
-
-impl Function {
-    /// With the memory of the bias, or of what GELU's gradient reads, and with that of what is kept.
-    pub(crate) fn with<'a>(self, place: &'a Block, kept: Option<&'a Block>) -> Epilogue<'a> {
-        match (self, kept) {
-            (Function::GeluAuxBias, Some(aux)) => Epilogue::GeluAuxBias { bias: place, aux },
-            (Function::GeluAuxBias, None) => Epilogue::Bias { bias: place, activation: Activation::Gelu },
-            (Function::Bias(activation), _) => Epilogue::Bias { bias: place, activation },
-            (Function::GeluGrad, _) => Epilogue::GeluGrad { aux: place },
-        }
-    }
-
-    /// `cublasLtEpilogue_t`
-    fn code(self) -> i32 {
-        match self {
-            Function::Bias(activation) => activation.code(),
-            Function::GeluAuxBias => GELU_AUX_BIAS,
-            Function::GeluGrad => GELU_GRAD,
-        }
-    }
-}
-
-/// `CUBLASLT_EPILOGUE_GELU_AUX_BIAS`
-const GELU_AUX_BIAS: i32 = 164;
-/// `CUBLASLT_EPILOGUE_DGELU`
-const GELU_GRAD: i32 = 192;
-
-/// What is done with the product in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
-#[derive(Clone, Copy)]
-pub enum Epilogue<'a> {
+pub enum Epilogue<M> {
     /// `y` as it is.
     Nothing,
     /// An activation of `y + bias`.
     Bias {
         /// `[n]`, read.
-        bias: &'a Block,
+        bias: M,
         /// What becomes of the sum.
         activation: Activation,
     },
     /// `gelu(y + bias)`; `aux` becomes `y + bias`.
     GeluAuxBias {
         /// `[n]`, read.
-        bias: &'a Block,
+        bias: M,
         /// `[m, n]`, written.
-        aux: &'a Block,
+        aux: M,
     },
     /// `y * gelu'(aux)`
     GeluGrad {
         /// `[m, n]`, read.
-        aux: &'a Block,
+        aux: M,
     },
     /// `y * gelu'(aux)`; `bias` becomes its sums over rows.
     GeluGradBiasGrad {
         /// `[n]`, written.
-        bias: &'a Block,
+        bias: M,
         /// `[m, n]`, read.
-        aux: &'a Block,
+        aux: M,
     },
     /// `bias` becomes the sums over `k` of `w`.
     SumOfW {
         /// `[n]`, written.
-        bias: &'a Block,
+        bias: M,
     },
 }
 
 impl Activation {
+    /// Of a number.
+    pub(crate) fn of(self, y: f64) -> f64 {
+        match self {
+            Activation::Nothing => y,
+            Activation::Relu => y.max(0.0),
+            Activation::Gelu => y / 2.0 * (1.0 + tanh_of_gelu(y)),
+        }
+    }
+
     /// `cublasLtEpilogue_t` of it behind a bias.
     fn code(self) -> i32 {
         match self {
@@ -204,20 +178,31 @@ impl Activation {
     }
 }
 
-impl Epilogue<'_> {
+fn tanh_of_gelu(x: f64) -> f64 {
+    (FRAC_2_PI.sqrt() * (x + 0.044_715 * x.powi(3))).tanh()
+}
+
+/// The derivative of [`Activation::Gelu`].
+pub(crate) fn gelu_slope(x: f64) -> f64 {
+    let tanh = tanh_of_gelu(x);
+    let inner = FRAC_2_PI.sqrt() * (1.0 + 3.0 * 0.044_715 * x * x);
+    (1.0 + tanh) / 2.0 + x / 2.0 * (1.0 - tanh * tanh) * inner
+}
+
+impl<M> Epilogue<M> {
     /// `cublasLtEpilogue_t`
     fn code(&self) -> i32 {
         match self {
             Epilogue::Nothing => 1,
             Epilogue::Bias { activation, .. } => activation.code(),
-            Epilogue::GeluAuxBias { .. } => GELU_AUX_BIAS,
-            Epilogue::GeluGrad { .. } => GELU_GRAD,
+            Epilogue::GeluAuxBias { .. } => 164,
+            Epilogue::GeluGrad { .. } => 192,
             Epilogue::GeluGradBiasGrad { .. } => 208,
             Epilogue::SumOfW { .. } => 256,
         }
     }
 
-    fn bias(&self) -> Option<&Block> {
+    fn bias(&self) -> Option<&M> {
         match self {
             Epilogue::Nothing | Epilogue::GeluGrad { .. } => None,
             Epilogue::Bias { bias, .. }
@@ -227,13 +212,33 @@ impl Epilogue<'_> {
         }
     }
 
-    fn aux(&self) -> Option<&Block> {
+    fn aux(&self) -> Option<&M> {
         match self {
             Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGrad { aux } | Epilogue::GeluGradBiasGrad { aux, .. } => {
                 Some(aux)
             }
             Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } => None,
         }
+    }
+
+    /// All of its memory.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
+        self.bias().into_iter().chain(self.aux())
+    }
+
+    /// The same with its memory in another form.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub(crate) fn with<N, E>(&self, to: impl Fn(&M) -> Result<N, E>) -> Result<Epilogue<N>, E> {
+        Ok(match self {
+            Epilogue::Nothing => Epilogue::Nothing,
+            Epilogue::Bias { bias, activation } => Epilogue::Bias { bias: to(bias)?, activation: *activation },
+            Epilogue::GeluAuxBias { bias, aux } => Epilogue::GeluAuxBias { bias: to(bias)?, aux: to(aux)? },
+            Epilogue::GeluGrad { aux } => Epilogue::GeluGrad { aux: to(aux)? },
+            Epilogue::GeluGradBiasGrad { bias, aux } => Epilogue::GeluGradBiasGrad { bias: to(bias)?, aux: to(aux)? },
+            Epilogue::SumOfW { bias } => Epilogue::SumOfW { bias: to(bias)? },
+        })
     }
 }
 
@@ -276,16 +281,17 @@ impl CublasLt {
     ///
     /// # Errors
     /// A block is too small, or cuBLASLt has no way.
-    pub fn prepare(
+    pub fn prepare<M: Borrow<Block>>(
         self: &Arc<Self>,
         product: Product,
         operands: Operands<'_>,
-        epilogue: Epilogue<'_>,
+        epilogue: Epilogue<M>,
         most: usize,
     ) -> Result<Prepared, GpuError> {
         check_sizes(&product, &operands, &epilogue).map_err(refused)?;
         let described = self.describe(&product, epilogue.code())?;
-        described.set_addresses(&product, epilogue.bias().map(Block::address), epilogue.aux().map(Block::address))?;
+        let address = |block: &M| block.borrow().address();
+        described.set_addresses(&product, epilogue.bias().map(address), epilogue.aux().map(address))?;
         let Operands { x, w, y, workspace } = operands;
         let ways = described.ways(workspace.bytes(), most)?;
         if ways.is_empty() {
@@ -298,21 +304,16 @@ impl CublasLt {
     ///
     /// # Errors
     /// cuBLASLt does not say.
-    pub(crate) fn offers(
+    pub(crate) fn offers<M>(
         self: &Arc<Self>,
         product: &Product,
-        function: Function,
+        epilogue: &Epilogue<M>,
         workspace: usize,
     ) -> Result<bool, GpuError> {
-        // Any address but 0 stands for that of the bias, or of what is kept.
-        const SOMEWHERE: Option<u64> = Some(256);
-        let described = self.describe(product, function.code())?;
-        let (bias, aux) = match function {
-            Function::Bias(_) => (SOMEWHERE, None),
-            Function::GeluAuxBias => (SOMEWHERE, SOMEWHERE),
-            Function::GeluGrad => (None, SOMEWHERE),
-        };
-        described.set_addresses(product, bias, aux)?;
+        // Any address but 0 stands for those of its memory.
+        let somewhere = |_: &M| 256;
+        let described = self.describe(product, epilogue.code())?;
+        described.set_addresses(product, epilogue.bias().map(somewhere), epilogue.aux().map(somewhere))?;
         match described.ways(workspace, 1) {
             Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(false),
             ways => Ok(!ways?.is_empty()),
@@ -388,15 +389,19 @@ fn refused(problem: String) -> GpuError {
     GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem }
 }
 
-fn check_sizes(product: &Product, operands: &Operands<'_>, epilogue: &Epilogue<'_>) -> Result<(), String> {
+fn check_sizes<M: Borrow<Block>>(
+    product: &Product,
+    operands: &Operands<'_>,
+    epilogue: &Epilogue<M>,
+) -> Result<(), String> {
     let Product { batch, m, n, k, inputs, output, .. } = *product;
     let mut needed = vec![
         ("x", operands.x, batch * m * k * inputs.size()),
         ("w", operands.w, batch * k * n * inputs.size()),
         ("y", operands.y, batch * m * n * output.size()),
     ];
-    needed.extend(epilogue.bias().map(|bias| ("the bias", bias, n * output.size())));
-    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux, m * n * output.size())));
+    needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), n * output.size())));
+    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), m * n * output.size())));
     if batch > 1 && !matches!(epilogue, Epilogue::Nothing) {
         return Err("takes no epilogue for several products".to_owned());
     }

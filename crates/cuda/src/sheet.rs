@@ -390,10 +390,9 @@ impl Node<'_> {
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
         let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
         match step {
-            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, behind } => {
-                let beside: Vec<Place> =
-                    behind.iter().flat_map(|behind| [Some(behind.place), behind.kept]).flatten().collect();
-                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]) + all(&beside))
+            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, epilogue } => {
+                let places: Vec<Place> = [x, w, y].into_iter().chain(epilogue.memory()).copied().collect();
+                (Family::Product, (2 * batch * m * n * k) as u64, all(&places))
             }
             Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),

@@ -4,26 +4,14 @@ mod common;
 #[path = "common/device.rs"]
 mod device;
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_cuda::{CudaDevice, CudaOptions};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
-use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::Plan;
 use bessemer_ir::reference::Interpreter;
-use bessemer_ir::run::{Device, Executor};
 use bessemer_ir::{DType, Graph, NodeId, Value, philox};
 use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
-use device::{bytes, f32s, gpu, options};
-
-fn plan(graph: &Graph) -> Plan {
-    compile(graph, &CudaTarget, &CompileOptions::default()).unwrap()
-}
-
-fn load(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
-    let device: &dyn Device = gpu;
-    device.load_alone(plan(graph)).unwrap()
-}
+use device::{bytes, f32s, gpu, load, options, plan};
 
 /// What follows a sum of a product and a bias.
 type Bend = fn(&mut Graph, Value) -> Value;
@@ -201,5 +189,29 @@ fn gradients_of_gelu_are_taken_in_the_pass_of_a_product() {
         let result = Value { node, output: 0 };
         assert_eq!(plan.graph.ty(*kept), plan.graph.ty(result));
         assert_ne!(plan.location(*kept), plan.location(result), "{ty}");
+    }
+}
+
+/// What a kernel reads behind the product does not lie where the product writes the sum.
+#[test]
+fn sums_are_not_kept_where_something_is_still_read() {
+    let Some(folder) = mock_or_skip("sums_are_not_kept_where_something_is_still_read") else { return };
+    let gpu = gpu(folder);
+    for (ty, allowed) in TYPES_OF_16_BITS {
+        let mut g = Graph::new();
+        let (x, w, other) =
+            (f32s(&mut g, "x", &[6, 40]), f32s(&mut g, "w", &[24, 40]), f32s(&mut g, "other", &[24, 6]));
+        let bias = f32s(&mut g, "bias", &[24]);
+        let [x, w, other] = [x, w, other].map(|v| g.cast(v, ty).unwrap());
+        let other = g.transpose(other, &[1, 0]).unwrap();
+        let product = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w]).unwrap();
+        let sum = g.add(product, bias).unwrap();
+        let z = g.cast(sum, ty).unwrap();
+        g.output("z", z);
+        let [z, other] = [z, other].map(|v| g.cast(v, DType::F32).unwrap());
+        let y = g.add(z, other).unwrap();
+        let y = g.cast(y, ty).unwrap();
+        g.output("y", y);
+        assert_eq!(product_of(&gpu, &g, allowed), "matmul by cuBLASLt with bias, then region", "{ty}");
     }
 }

@@ -21,17 +21,11 @@ use bessemer_ir::run::{
 };
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, philox};
 use common::{Knobs, mock_or_skip};
-use device::{bytes, f32s, gpu, open, options};
+use device::{bytes, f32s, gpu, load, open, options};
 use std::cmp::Ordering;
 use std::path::Path;
 
 const PLAIN: Matmul = Matmul { trans_a: false, trans_b: false };
-
-fn load(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
-    let plan = compile(graph, &CudaTarget, &CompileOptions::default()).unwrap();
-    let device: &dyn Device = gpu;
-    device.load_alone(plan).unwrap()
-}
 
 /// Runs a graph of `f32` feeds of normal numbers, and compares its outputs with the reference, relative to the largest element.
 fn agrees(gpu: &CudaDevice, graph: &Graph) {

@@ -142,8 +142,8 @@ struct Step {
     mode: Mode,
     feeds: Feeds,
     batches: usize,
-    /// The batch that lies ready for the next step.
-    fed: usize,
+    /// The batch that lies ready, and that no step has taken.
+    fed: Option<usize>,
 }
 
 impl Step {
@@ -169,7 +169,7 @@ impl Step {
         let executor = compiled(&workload, &*opened, &options)?;
         load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
-        let mut step = Self { device, opened, executor, mode: request.mode, feeds, batches, fed: 0 };
+        let mut step = Self { device, opened, executor, mode: request.mode, feeds, batches, fed: None };
         step.write_feeds(0)?;
         step.executor.compute_invariants()?;
         Ok(step)
@@ -178,8 +178,9 @@ impl Step {
     /// Runs the step that comes `index`-th; the loss when training. Devices that compute in the background get the batch of the next
     /// step meanwhile, as in training.
     fn run(&mut self, index: usize) -> Result<Option<f64>, OwnError> {
-        if self.fed != index % self.batches || !self.executor.computes_in_background() {
-            self.write_feeds(index % self.batches)?;
+        let batch = index % self.batches;
+        if self.fed.take() != Some(batch) {
+            self.write_feeds(batch)?;
         }
         let ticket = self.executor.submit()?;
         if self.executor.computes_in_background() {
@@ -189,11 +190,11 @@ impl Step {
     }
 
     fn write_feeds(&mut self, batch: usize) -> Result<(), OwnError> {
-        self.fed = batch;
         for (name, bytes) in &self.feeds {
             let size = bytes.len() / self.batches;
             self.executor.feed(&[(name, &bytes[batch * size..][..size])])?;
         }
+        self.fed = Some(batch);
         Ok(())
     }
 }

@@ -141,7 +141,7 @@ const STEP_COUNT: usize = 5;
 const FEW_PIXELS: &str = "--set data.image_size=16 --set data.eval_image_size=16 --set data.eval_resize=16 \
                           --set data.train_samples=20 --set data.eval_samples=4 --set eval.batch_size=4";
 const COUNTS: &str = "--warmup 5 --steps 20 --repeat 3";
-/// Beside PyTorch, where each round of each form is a process of its own.
+/// Beside PyTorch: every repeat of every variant starts a process, which takes longer than its steps.
 const FEW_COUNTS: &str = "--warmup 5 --steps 20 --repeat 2";
 const PARTS: &str = "parts";
 const LOGS: &str = "logs";

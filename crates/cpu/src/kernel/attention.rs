@@ -65,19 +65,18 @@ impl Kernel for Forward {
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
-        let len = widened_len(self.output, &[self.desc.q_len()]);
+        if self.output == DType::F32 {
+            // SAFETY: the caller's promise.
+            unsafe { self.desc.run_forward(ctx, operands) };
+            return Ok(());
+        }
         // SAFETY: the caller's promise; the scratch is divided.
         unsafe {
-            let (out, scratch) = operands.scratch().split_at_mut(len);
-            let mut outputs = operands.outputs.to_vec();
-            if len > 0 {
-                outputs[0] = out.as_mut_ptr().cast();
-            }
-            let (start, scratch_len) = (scratch.as_mut_ptr(), scratch.len());
-            self.desc.run_forward(ctx, &Operands { outputs: &outputs, scratch: start, scratch_len, ..*operands });
-            if len > 0 {
-                round(self.output, out, operands.outputs[0]);
-            }
+            let (out, rest) = operands.scratch().split_at_mut(self.desc.q_len());
+            let outputs = [out.as_mut_ptr().cast(), operands.outputs[1]];
+            let (scratch, scratch_len) = (rest.as_mut_ptr(), rest.len());
+            self.desc.run_forward(ctx, &Operands { outputs: &outputs, scratch, scratch_len, ..*operands });
+            round(self.output, out, operands.outputs[0]);
         }
         Ok(())
     }
@@ -122,18 +121,17 @@ impl Kernel for Backward {
                 rest = behind;
                 tensor
             });
-            let (mut inputs, mut outputs) = (operands.inputs.to_vec(), operands.outputs.to_vec());
+            let mut inputs = operands.inputs.to_vec();
             for (input, tensor) in OF_OUTPUT.into_iter().zip(&mut wide) {
                 widen(self.output, inputs[input], tensor);
                 inputs[input] = tensor.as_ptr().cast();
             }
-            for (output, tensor) in outputs.iter_mut().zip(&mut wide[OF_OUTPUT.len()..]) {
-                *output = tensor.as_mut_ptr().cast();
-            }
+            let grads = &mut wide[OF_OUTPUT.len()..];
+            let outputs: Vec<*mut u8> = grads.iter_mut().map(|tensor| tensor.as_mut_ptr().cast()).collect();
             let (scratch, scratch_len) = (rest.as_mut_ptr(), rest.len());
             self.desc
                 .run_backward(ctx, &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands });
-            for (tensor, output) in wide[OF_OUTPUT.len()..].iter().zip(operands.outputs) {
+            for (tensor, output) in grads.iter().zip(operands.outputs) {
                 round(self.output, tensor, *output);
             }
         }

@@ -5,12 +5,12 @@ use super::executor::{BoundStep, Call, REPORT_BYTES, Report, Shared};
 use super::groups::Tabled;
 use super::sums::Sums;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
-use crate::cublaslt::{Epilogue, Operands, Product};
+use crate::cublaslt::{Operands, Product};
 use crate::cudnn::Plan as CudnnPlan;
 use crate::driver::Block;
 use crate::error::GpuError;
 use crate::kgen::Kernel;
-use crate::lower::{Behind, Fused, KIND, Lowered, Place, Step, message_of};
+use crate::lower::{Fused, KIND, Lowered, Place, Step, message_of};
 use bessemer_ir::plan::{KernelCall, Plan};
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, NodeId, Value};
@@ -54,9 +54,9 @@ pub(super) fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<It
 /// Whether the library has a way for each of the products that do more than to multiply.
 fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
     for step in &fused.steps {
-        if let Step::Product { product, behind: Some(Behind { function, .. }), .. } = step {
+        if let Step::Product { product, epilogue, .. } = step {
             let product = Product { tf32: plan.tf32, ..*product };
-            if !gpu.products()?.offers(&product, *function, PRODUCT_WORKSPACE)? {
+            if !gpu.products()?.offers(&product, epilogue, PRODUCT_WORKSPACE)? {
                 return Ok(false);
             }
         }
@@ -158,19 +158,11 @@ impl<'a> Planned<'a> {
                 }
                 shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
             }
-            Step::Product { product, x, w, y, behind } => {
+            Step::Product { product, x, w, y, epilogue } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
                 let product = Product { tf32: plan.tf32, ..*product };
-                let memory = |behind: &Behind| {
-                    Ok::<_, GpuError>((place(&behind.place)?, behind.kept.as_ref().map(place).transpose()?))
-                };
-                let memory = behind.as_ref().map(memory).transpose()?;
-                let epilogue = match (behind, &memory) {
-                    (Some(behind), Some((at, kept))) => behind.function.with(at, kept.as_ref()),
-                    _ => Epilogue::Nothing,
-                };
-                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue, 1)?))
+                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue.with(place)?, 1)?))
             }
             Step::Convolution { x, w, y, .. } => {
                 let plan = convolutions.next().expect("a plan for each convolution");

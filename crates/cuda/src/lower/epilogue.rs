@@ -2,13 +2,12 @@
 //! gradient of GELU.
 
 use super::product::ProductTarget;
-use super::{Behind, Fused, Lowered, Place, Step, Unsupported, region};
-use crate::cublaslt::{Activation, Function};
+use super::{Fused, Lowered, Place, Step, Unsupported, region};
+use crate::cublaslt::{Activation, Epilogue, gelu_slope};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, TensorType};
-use std::f64::consts::FRAC_2_PI;
 
 /// Why a fusion on a product is not done in the same pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,69 +22,57 @@ pub(crate) enum Missed {
     Function,
 }
 
-/// Steps of a fusion on a product that do it, or its first part, in the product's pass.
-pub(super) struct Own {
-    pub fused: Fused,
-    /// Bytes of scratch memory.
-    pub scratch: usize,
-    /// Whether the product reads what the outputs are as large as, while it writes them.
-    pub apart: bool,
-}
-
 /// What the library does of a fusion.
 struct Found {
     what: &'static str,
-    function: Function,
-    /// Number of the bias, or of what GELU's gradient reads, among the inputs that the program loads.
-    load: usize,
-    /// Number of the fusion's output that the product writes, and that of the sum with the bias, where it is kept beside.
+    epilogue: Epilogue<Place>,
+    /// Number of the fusion's output that the product writes.
     result: usize,
-    kept: Option<usize>,
-    /// The register that the first of these holds.
+    /// The register that it holds.
     register: Reg,
 }
 
+/// Steps of a fusion on a product that do it, or its first part, in the product's pass, and the bytes of scratch memory that they need.
+///
 /// # Errors
 /// Why there are none.
-pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<Own, Missed> {
+pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<(Fused, usize), Missed> {
     let Some(Op::Matmul(matmul)) = fusion.producer.as_deref() else { return Err(Missed::Convolution) };
     let inputs = types[0].dtype;
     let of = matmul.geometry(&types[0].shape, &types[1].shape).map_err(|_| Missed::Function)?;
     if of.batch != 1 || (fusion.rows, fusion.cols) != (of.m, of.n) {
         return Err(Missed::Batch);
     }
-    let program = Program { fusion, own_inputs: fusion.producer_inputs(), types, inputs };
-    let found = program.find()?;
-    let output = fusion.outputs[found.result].types()[0].dtype;
-    let load = program.own_inputs + found.load;
+    let own = fusion.producer_inputs();
+    let Found { what, epilogue: mut own_epilogue, result, register } =
+        Program { fusion, own_inputs: own, types, inputs }.find()?;
+    let output = fusion.outputs[result].types()[0].dtype;
     let mut lowered = Lowered::default();
-    let mut place = Place::Input(load);
     // A bias of `f32` is rounded first where the result is of 16 bits: the library wants both of one type.
-    if types[load].dtype != output {
-        place = lowered.scratch_of(output, fusion.cols);
-        lowered.round(Place::Input(load), fusion.cols, output, place).map_err(|_| Missed::Function)?;
+    if let Epilogue::Bias { bias, .. } | Epilogue::GeluAuxBias { bias, .. } = &mut own_epilogue
+        && let Place::Input(load) = *bias
+        && types[load].dtype != output
+    {
+        let rounded = lowered.scratch_of(output, fusion.cols);
+        lowered.round(*bias, fusion.cols, output, rounded).map_err(|_| Missed::Function)?;
+        *bias = rounded;
     }
-    let at = |output: usize| Place::Output(fusion.node_output(output));
-    let to = Some(at(found.result));
+    let to = Some(Place::Output(fusion.node_output(result)));
     let target = if output == DType::F32 { ProductTarget::F32(to) } else { ProductTarget::Rounded(to) };
     let operands = [Place::Input(0), Place::Input(1)];
-    lowered.matmul(matmul, &types[..program.own_inputs], &operands, target).map_err(|_| Missed::Function)?;
-    if let Some(Step::Product { behind, .. }) = lowered.steps.last_mut() {
-        *behind = Some(Behind { function: found.function, place, kept: found.kept.map(at) });
+    lowered.matmul(matmul, &types[..own], &operands, target).map_err(|_| Missed::Function)?;
+    if let Some(Step::Product { epilogue, .. }) = lowered.steps.last_mut() {
+        *epilogue = own_epilogue;
     }
-    if found.kept.is_none() {
-        // What is left of the fusion reads the result.
-        let rest = region::behind(fusion, found.register, Some(found.result));
-        if !rest.outputs.is_empty() {
-            let places = (program.own_inputs..types.len()).map(Place::Input).chain(to).collect::<Vec<_>>();
-            let loads = types[program.own_inputs..].iter().map(|ty| ty.dtype).chain([output]).collect::<Vec<_>>();
-            let others = region::others(fusion, Some(found.result));
-            region::launch(&mut lowered, &rest, &loads, &places, &others).map_err(|_| Missed::Function)?;
-        }
+    let rest = region::behind(fusion, register, Some(result));
+    // What is left of the fusion reads the result; the library gives all of one with a sum that is kept.
+    if !rest.outputs.is_empty() && !matches!(own_epilogue, Epilogue::GeluAuxBias { .. }) {
+        let places = (own..types.len()).map(Place::Input).chain(to).collect::<Vec<_>>();
+        let loads = types[own..].iter().map(|ty| ty.dtype).chain([output]).collect::<Vec<_>>();
+        let others = region::others(fusion, Some(result));
+        region::launch(&mut lowered, &rest, &loads, &places, &others).map_err(|_| Missed::Function)?;
     }
-    let apart = found.function == Function::GeluGrad;
-    let fused = Fused { what: found.what, steps: lowered.steps };
-    Ok(Own { fused, scratch: lowered.scratch, apart })
+    Ok((Fused { what, steps: lowered.steps }, lowered.scratch))
 }
 
 /// A fusion on one matrix product of operands of type `inputs`.
@@ -99,6 +86,11 @@ struct Program<'a> {
 impl Program<'_> {
     fn at(&self, reg: Reg) -> Instr {
         self.fusion.program[usize::from(reg)]
+    }
+
+    /// An input that the program loads.
+    fn input(&self, load: usize) -> Place {
+        Place::Input(self.own_inputs + load)
     }
 
     /// The register that a stored one rounds.
@@ -161,10 +153,8 @@ impl Program<'_> {
                     Activation::Relu => "bias and ReLU",
                     Activation::Gelu => "bias and GELU",
                 },
-                function: Function::Bias(activation),
-                load,
+                epilogue: Epilogue::Bias { bias: self.input(load), activation },
                 result,
-                kept: None,
                 register: reg,
             })
         });
@@ -183,27 +173,17 @@ impl Program<'_> {
                 index != result && of_ty == ty && is()
             };
             let both = self.fusion.outputs.len() == 2 && self.fusion.cols.is_multiple_of(ALIGNED_COLUMNS);
-            let found = Found {
-                what: "bias",
-                function: Function::Bias(Activation::Nothing),
-                load,
-                result,
-                kept: None,
-                register: reg,
-            };
-            return match self.stored().filter(|_| both).find(is_gelu) {
-                Some((gelu, register, _)) => Some(Found {
-                    what: "bias and GELU, the sum kept",
-                    function: Function::GeluAuxBias,
-                    result: gelu,
-                    kept: Some(result),
-                    register,
-                    ..found
-                }),
-                // What is left reads the sum as it was stored.
-                None if self.reads_product_through(reg) => Some(found),
-                None => continue,
-            };
+            let bias = self.input(load);
+            if let Some((gelu, register, _)) = self.stored().filter(|_| both).find(is_gelu) {
+                let aux = Place::Output(self.fusion.node_output(result));
+                let (what, epilogue) = ("bias and GELU, the sum kept", Epilogue::GeluAuxBias { bias, aux });
+                return Some(Found { what, epilogue, result: gelu, register });
+            }
+            // What is left reads the sum as it was stored.
+            if self.reads_product_through(reg) {
+                let epilogue = Epilogue::Bias { bias, activation: Activation::Nothing };
+                return Some(Found { what: "bias", epilogue, result, register: reg });
+            }
         }
         None
     }
@@ -234,8 +214,8 @@ impl Program<'_> {
         };
         let mut found = full.filter(is_gradient);
         let load = found.next().filter(|_| self.reads_product_through(reg))?;
-        let (what, function) = ("gradient of GELU", Function::GeluGrad);
-        Some(Found { what, function, load, result, kept: None, register: reg })
+        let epilogue = Epilogue::GeluGrad { aux: self.input(load) };
+        Some(Found { what: "gradient of GELU", epilogue, result, register: reg })
     }
 
     /// Whether the outputs depend on the product through this register alone.
@@ -259,17 +239,6 @@ const SAMPLES: [(f64, f64); 9] =
 /// Of what two functions may differ that are taken for the same. GELU by tanh and by erf differ by up to 5e-4.
 const ALLOWED: f64 = 1e-6;
 
-/// The slope of GELU by tanh.
-fn gelu_slope(x: f64) -> f64 {
-    let tanh = gelu_tanh(x);
-    let inner = FRAC_2_PI.sqrt() * (1.0 + 3.0 * 0.044_715 * x * x);
-    (1.0 + tanh) / 2.0 + x / 2.0 * (1.0 - tanh * tanh) * inner
-}
-
-fn gelu_tanh(x: f64) -> f64 {
-    (FRAC_2_PI.sqrt() * (x + 0.044_715 * x.powi(3))).tanh()
-}
-
 /// What register `result` holds as a function of register `sum`, where it depends on nothing else: told by its values.
 fn activation(program: &[Instr], sum: Reg, result: Reg) -> Option<Activation> {
     if result == sum {
@@ -280,14 +249,8 @@ fn activation(program: &[Instr], sum: Reg, result: Reg) -> Option<Activation> {
         .map(|i| f64::from(i) * STEP + 0.01)
         .map(|x| Some((x, value(program, result, |number, _| (number == sum).then_some(x))?)))
         .collect::<Option<_>>()?;
-    let is = |f: fn(f64) -> f64| samples.iter().all(|&(x, y)| (f(x) - y).abs() <= ALLOWED);
-    if is(|x| x.max(0.0)) {
-        Some(Activation::Relu)
-    } else if is(|x| x / 2.0 * (1.0 + gelu_tanh(x))) {
-        Some(Activation::Gelu)
-    } else {
-        None
-    }
+    let is = |known: &Activation| samples.iter().all(|&(x, y)| (known.of(x) - y).abs() <= ALLOWED);
+    [Activation::Relu, Activation::Gelu].into_iter().find(is)
 }
 
 /// What register `result` holds, without roundings, where others hold what is given; `None` where that depends on anything else.

@@ -14,7 +14,7 @@ pub(crate) use collective::message_of;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 pub(crate) use product::is_plain_attention;
 
-use crate::cublaslt::{Function, Product};
+use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Pass};
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
@@ -143,7 +143,7 @@ pub(crate) enum Step {
     /// A launch; a place for each of the kernel's parameters.
     Launch { kernel: Kernel, operands: Vec<Place> },
     /// A product by cuBLASLt: its operands and its result, and what is done with it in the same pass.
-    Product { product: Product, x: Place, w: Place, y: Place, behind: Option<Behind> },
+    Product { product: Product, x: Place, w: Place, y: Place, epilogue: Epilogue<Place> },
     /// A plain convolution by cuDNN: the tensors on the side of the input, of the weights and of the output.
     Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
     /// Zeros.
@@ -154,21 +154,24 @@ pub(crate) enum Step {
     Await,
 }
 
-/// What is done with a product in its pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
-    pub(crate) function: Function,
-    /// The bias, or what GELU's gradient reads.
-    pub(crate) place: Place,
-    /// The sum with the bias, where that is kept.
-    pub(crate) kept: Option<Place>,
-}
-
 /// Steps for a fusion on a product, in its pass.
 pub(crate) struct Fused {
     /// What is done in the product's pass.
     pub(crate) what: &'static str,
     pub(crate) steps: Vec<Step>,
+}
+
+impl Fused {
+    /// Whether something of the node is left to kernels behind the product.
+    fn has_rest(&self) -> bool {
+        !matches!(self.steps.last(), Some(Step::Product { .. }))
+    }
+
+    /// Whether inputs of the node are read when the product has written some of its result, or all of it.
+    fn reads_behind_result(&self) -> bool {
+        let is_gradient = |step: &Step| matches!(step, Step::Product { epilogue: Epilogue::GeluGrad { .. }, .. });
+        self.has_rest() || self.steps.iter().any(is_gradient)
+    }
 }
 
 /// Steps that compute a node, one after the other.
@@ -182,8 +185,6 @@ pub(crate) struct Lowered {
     /// Why a fusion on a product has none.
     pub(crate) missed: Option<Missed>,
     scratch: usize,
-    /// Whether outputs may not lie where inputs are.
-    apart: bool,
     /// FLOPs of products, a multiply-add counted as two.
     pub(crate) flops: u64,
     /// How many values its indices may have, where it has indices; of two kinds of them at most.
@@ -196,7 +197,8 @@ impl LoweredKernel for Lowered {
     }
 
     fn needs(&self) -> Needs {
-        Needs { scratch: self.scratch, packed: None, apart: self.apart }
+        let apart = self.fused.as_ref().is_some_and(Fused::reads_behind_result);
+        Needs { scratch: self.scratch, packed: None, apart }
     }
 }
 
@@ -208,9 +210,9 @@ impl Lowered {
     /// In words what runs, with the better steps or without.
     pub(crate) fn name_of(&self, fused: bool) -> String {
         match &self.fused {
-            Some(Fused { what, steps }) if fused => {
-                let rest = if matches!(steps.last(), Some(Step::Product { .. })) { "" } else { ", then region" };
-                format!("matmul by cuBLASLt with {what}{rest}")
+            Some(own) if fused => {
+                let rest = if own.has_rest() { ", then region" } else { "" };
+                format!("matmul by cuBLASLt with {}{rest}", own.what)
             }
             _ => self.name.clone(),
         }

@@ -1,7 +1,7 @@
 //! Products: matrices by cuBLASLt, convolutions by cuDNN, attention by kernels of this program.
 
 use super::{Lowered, Place, Step, Unsupported, region};
-use crate::cublaslt::Product;
+use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Geometry, Pass};
 use crate::kernels::attention::{self, plain, tensor_cores};
 use crate::kernels::copies::first_items;
@@ -120,7 +120,7 @@ impl Lowered {
             output,
             tf32: false,
         };
-        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, behind: None });
+        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y, epilogue: Epilogue::Nothing });
         Ok((y, output))
     }
 

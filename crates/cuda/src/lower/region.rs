@@ -37,10 +37,9 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
             let loads: Vec<DType> = loads.into_iter().chain([ty]).collect();
             launch(&mut lowered, &behind, &loads, &inputs, &others(fusion, stored))?;
             match epilogue::lower(fusion, types) {
-                Ok(own) => {
-                    lowered.scratch = lowered.scratch.max(own.scratch);
-                    lowered.apart = own.apart;
-                    lowered.fused = Some(own.fused);
+                Ok((fused, scratch)) => {
+                    lowered.scratch = lowered.scratch.max(scratch);
+                    lowered.fused = Some(fused);
                 }
                 Err(missed) => lowered.missed = Some(missed),
             }

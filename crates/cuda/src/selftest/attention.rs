@@ -149,8 +149,8 @@ fn exactly<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N], KernelEr
     tensors.try_into().map_err(|_| KernelError(format!("there must be {N} outputs")))
 }
 
-/// Standard normal numbers; large tensors repeat them.
-fn normal(ty: TensorType, stream: u32) -> Tensor {
+/// Standard normal numbers, rounded to the tensor's type; large tensors repeat them.
+pub(super) fn normal(ty: TensorType, stream: u32) -> Tensor {
     const PERIOD: usize = 100_003;
     let count = ty.shape.elements().min(PERIOD);
     let first: Vec<f64> = (0..count).map(|i| philox::normal(3, 0, stream, i as u64).into()).collect();

@@ -1,5 +1,6 @@
 //! Operations of detectors whose threads wait for each other, and attention without tensor cores.
 
+use super::attention::normal;
 use super::case::{Case, rounded};
 use super::cases::{Maker, Size};
 use super::operations::case;
@@ -81,7 +82,7 @@ const WIDTH: usize = 24;
 
 /// Queries of one kernel, keys and values of more positions than a block has threads, bias.
 fn operands(ty: DType) -> Vec<Tensor> {
-    let normal = |shape, stream| normal(ty, shape, stream);
+    let normal = |shape: [usize; 3], stream| normal(TensorType::new(ty, shape), stream);
     let bias = Tensor::from_fn(TensorType::f32([1, KEYS]), |i| if i % 5 == 4 { -10_000.0 } else { 0.0 });
     vec![normal([1, 9, WIDTH], 5), normal([1, KEYS, WIDTH], 6), normal([1, KEYS, WIDTH], 7), bias]
 }
@@ -90,10 +91,6 @@ fn operands(ty: DType) -> Vec<Tensor> {
 fn widened(mut case: Case) -> Case {
     case.outputs.iter_mut().for_each(|output| output.tolerance *= 8.0);
     case
-}
-
-fn normal(ty: DType, shape: [usize; 3], stream: u32) -> Tensor {
-    rounded(Tensor::from_fn(TensorType::new(ty, shape), |i| philox::normal(8, 0, stream, i as u64).into()))
 }
 
 /// Operands and results of one type.
@@ -106,7 +103,7 @@ fn attention_gradient(name: &str, ty: DType) -> Result<Case, KernelError> {
     let forward = attention(name, ty)?;
     let mut inputs = operands(ty);
     inputs.extend(forward.outputs.into_iter().map(|output| rounded(output.after)));
-    inputs.push(normal(ty, [1, 9, WIDTH], 9));
+    inputs.push(normal(TensorType::new(ty, [1, 9, WIDTH]), 9));
     inputs.push(Tensor::scalar(DType::I32, 5.0));
     Ok(widened(case(name, Size::Small, Op::from(AttentionGrad { attention: attention_of(ty) }), inputs)?))
 }

@@ -3,7 +3,7 @@
 use super::case::{decode, encode};
 use super::runner::Runner;
 use super::{Failure, Figure};
-use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Prepared, Product};
+use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Prepared, Product, gelu_slope};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
 use bessemer_ir::ops::pointwise::erf;
@@ -67,7 +67,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Runs the product and returns `y`.
-    fn run(&self, product: Product, epilogue: Epilogue<'_>) -> Result<Vec<f64>, GpuError> {
+    fn run(&self, product: Product, epilogue: Epilogue<&Block>) -> Result<Vec<f64>, GpuError> {
         let operands = Operands { x: &self.x.0, w: &self.w.0, y: &self.y, workspace: &self.workspace };
         self.library.prepare(product, operands, epilogue, 1)?.launch(&self.runner.stream, 0)?;
         self.read(&self.y)
@@ -108,17 +108,6 @@ fn gelu_erf(x: f64) -> f64 {
     0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-const ROOT: f64 = 0.797_884_560_802_865_4;
-
-fn gelu_tanh(x: f64) -> f64 {
-    0.5 * x * (1.0 + (ROOT * (x + 0.044715 * x.powi(3))).tanh())
-}
-
-/// Derivative of either form, by a central difference.
-fn slope(f: fn(f64) -> f64, x: f64) -> f64 {
-    (f(x + 1e-5) - f(x - 1e-5)) / 2e-5
-}
-
 /// Checks products in every layout, and what is done in the same pass.
 pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let setup = Setup::new(runner, library)?;
@@ -128,19 +117,16 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
         equal(&name, &setup.run(product, Epilogue::Nothing)?, &setup.reference(product), figures)?;
     }
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
-    type Function = fn(f64) -> f64;
-    let activations: [(&str, Activation, Function); 3] = [
-        ("bias", Activation::Nothing, |y| y),
-        ("bias and ReLU", Activation::Relu, |y| y.max(0.0)),
-        ("bias and GELU", Activation::Gelu, gelu_tanh),
-    ];
-    for (name, activation, f) in activations {
-        let wanted: Vec<f64> = setup.biased().into_iter().map(f).collect();
+    let activations =
+        [("bias", Activation::Nothing), ("bias and ReLU", Activation::Relu), ("bias and GELU", Activation::Gelu)];
+    for (name, activation) in activations {
+        let wanted: Vec<f64> = setup.biased().into_iter().map(|y| activation.of(y)).collect();
         equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
     }
     gradients(&setup, figures)?;
 
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
+    let gelu_tanh = |y| Activation::Gelu.of(y);
     let form = |f: fn(f64) -> f64| setup.biased().iter().map(|&y| f(y)).collect::<Vec<_>>();
     figures.push(Figure::new("GELU against its tanh form", difference(&gelu, &form(gelu_tanh)), "relative difference"));
     figures.push(Figure::new("GELU against its erf form", difference(&gelu, &form(gelu_erf)), "relative difference"));
@@ -152,8 +138,7 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
 fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
     let column_sums = |numbers: &[f64]| (0..N).map(|n| numbers.iter().skip(n).step_by(N).sum()).collect::<Vec<f64>>();
-    let wanted: Vec<f64> =
-        setup.reference(PRODUCT).iter().zip(&setup.aux.1).map(|(y, &x)| y * slope(gelu_tanh, x)).collect();
+    let wanted: Vec<f64> = setup.reference(PRODUCT).iter().zip(&setup.aux.1).map(|(y, &x)| y * gelu_slope(x)).collect();
     equal("gradient of GELU", &setup.run(PRODUCT, Epilogue::GeluGrad { aux })?, &wanted, figures)?;
     let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
     equal("gradient of GELU beside that of the bias", &got, &wanted, figures)?;

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
-use bessemer_cuda::{CudaDevice, CudaOptions, GpuError};
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::Plan;
+use bessemer_ir::run::{Device, Executor};
 use bessemer_ir::{Graph, Role, TensorType, Value};
 use std::path::Path;
 
@@ -31,6 +34,16 @@ pub(crate) fn open(folder: &Path, eager: bool) -> Result<CudaDevice, GpuError> {
 /// That device, with steps that are replayed.
 pub(crate) fn gpu(folder: &Path) -> CudaDevice {
     open(folder, false).unwrap()
+}
+
+/// A graph compiled for GPUs.
+pub(crate) fn plan(graph: &Graph) -> Plan {
+    compile(graph, &CudaTarget, &CompileOptions::default()).unwrap()
+}
+
+pub(crate) fn load(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
+    let device: &dyn Device = gpu;
+    device.load_alone(plan(graph)).unwrap()
 }
 
 /// A feed of `f32`.

@@ -268,13 +268,11 @@ impl Group {
         let Some(joined) = &self.0 else { return Ok(vec![own]) };
         let bytes = encode(&own);
         let longest = self.all_gather(bytes.len())?.into_iter().max().unwrap_or(0);
-        let piece = PIECE / joined.size;
+        let (piece, limit) = (PIECE / joined.size, joined.tracker.limit());
         let mut whole = vec![Vec::new(); joined.size];
         for start in (0..longest).step_by(piece) {
             let own = &bytes[start.min(bytes.len())..(start + piece).min(bytes.len())];
-            for (whole, part) in
-                whole.iter_mut().zip(joined.control().gather(own, joined.tracker.limit())?.unwrap_or_default())
-            {
+            for (whole, part) in whole.iter_mut().zip(joined.control().gather(own, limit)?.unwrap_or_default()) {
                 whole.extend(part);
             }
         }
