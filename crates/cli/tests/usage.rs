@@ -75,8 +75,10 @@ fn mistyped_names_come_with_what_was_meant() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run("explain resnet5").fails(2, &["'resnet5'", "did you mean `resnet50`?", "resnet18, resnet34"]);
-    run("explain resnet50 --after fus")
-        .fails(2, &["did you mean `fuse`?", "autodiff, simplify, fold, precision, recompute, prologue, chain, fuse"]);
+    run("explain resnet50 --after fus").fails(
+        2,
+        &["did you mean `fuse`?", "autodiff, simplify, fold, precision, widen, recompute, prologue, chain, fuse"],
+    );
     run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);
     run("trian").fails(2, &["'trian'", "'train'"]);
     run("bench both resnet50").fails(2, &["`both` is no mode", "train and infer"]);

@@ -1,15 +1,12 @@
 //! What passes and planner may do for a target: decisions that depend on kernels, caches and libraries, as data.
 
 use crate::dtype::DType;
-use crate::shape::TensorType;
 
 /// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Alignment of every tensor, in bytes; a power of two.
     pub alignment: usize,
-    /// Rows of 16-bit tensors of two and more axes start at multiples of this many elements.
-    pub pitch_of_16_bits: usize,
     /// Longest row, in elements, along which one kernel may compute a sum or a maximum and then read the row again.
     pub longest_row: usize,
     /// Whether products of 16-bit operands round what they have accumulated to the operands' type before a fusion behind them reads
@@ -19,10 +16,21 @@ pub struct Rules {
     pub biases_before_rounding: bool,
     /// Whether regions that compute the same for other tensors run one behind the other, so that they may be launched as one.
     pub alike_regions_together: bool,
+    /// Which matrix products get further columns; `None` if none does.
+    pub columns: Option<ColumnRules>,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
     pub prologue: Option<PrologueRules>,
     /// Which convolutions run some lines at a time, as the depthwise convolution behind them reads them; `None` if none does.
     pub chain: Option<ChainRules>,
+}
+
+/// Matrix products that may have more columns than were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnRules {
+    /// What numbers of columns are a multiple of.
+    pub multiple: usize,
+    /// Fewest columns that are worth it.
+    pub least: usize,
 }
 
 /// Inputs that convolutions may scale, shift and rectify while they read them.
@@ -47,13 +55,14 @@ impl Rules {
     /// Those of processors with caches and vector units, and of plans that nobody runs.
     pub const DEFAULT: Rules = Rules {
         alignment: 64,
-        pitch_of_16_bits: 1,
         // Held in cache with what is computed from it.
         longest_row: 1 << 16,
         products_give_16_bits: false,
         biases_before_rounding: false,
         // A call costs less than the memory of what waits for others.
         alike_regions_together: false,
+        // Kernels read rows that begin anywhere.
+        columns: None,
         // With fewer channels, pixels cannot be copied one by one without loss.
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
         // Less stays in the second-level cache of several cores until it is read.
@@ -62,6 +71,8 @@ impl Rules {
 
     /// Each rule in words, for people: its name and its value.
     pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let columns =
+            |rules: &ColumnRules| format!("a multiple of {} where there are {} or more", rules.multiple, rules.least);
         let prologue = |rules: &PrologueRules| format!("{}, {} channels or more", rules.dtype, rules.least_channels);
         let chain = |rules: &ChainRules| {
             format!(
@@ -74,38 +85,13 @@ impl Rules {
         let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
-            ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
             ("regions alike", alike.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
+            ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
             ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),
         ]
-    }
-
-    /// Bytes of a tensor with its rows as far apart as the target wants them.
-    pub fn bytes(&self, ty: &TensorType) -> usize {
-        if ty.dtype.size() != 2 || ty.shape.rank() < 2 {
-            return ty.bytes();
-        }
-        let columns = ty.shape.cols();
-        let rows = ty.shape.elements() / columns.max(1);
-        rows * columns.next_multiple_of(self.pitch_of_16_bits) * 2
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_16_bits_are_padded() {
-        let rules = Rules { pitch_of_16_bits: 8, ..Rules::DEFAULT };
-        let ty = |dtype, shape: [usize; 2]| TensorType::new(dtype, shape);
-        assert_eq!(rules.bytes(&ty(DType::Bf16, [3, 30_522])), 3 * 30_528 * 2);
-        assert_eq!(rules.bytes(&ty(DType::F32, [3, 30_522])), 3 * 30_522 * 4);
-        assert_eq!(rules.bytes(&TensorType::new(DType::F16, [30_522])), 30_522 * 2);
-        assert_eq!(Rules::DEFAULT.bytes(&ty(DType::Bf16, [3, 5])), 30);
     }
 }

@@ -2,18 +2,21 @@
 
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::graph::Node;
-use bessemer_ir::ops::Product;
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::fusion::{Fusion, Instr};
+use bessemer_ir::ops::index::{ArgMax, OneHot};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind, UnaryKind};
 use bessemer_ir::ops::pool::MaxPool2d;
+use bessemer_ir::ops::reduce::ReduceKind;
+use bessemer_ir::ops::source::Constant;
+use bessemer_ir::ops::{Product, Scalar};
 use bessemer_ir::passes::fuse::{Reason, near_misses};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{KernelCall, Location, NullTarget, OnceCall, Plan, print_graph, print_memory, print_plan};
 use bessemer_ir::reference::Interpreter;
-use bessemer_ir::rules::{ChainRules, Rules};
+use bessemer_ir::rules::{ChainRules, ColumnRules, Rules};
 use bessemer_ir::run::StateLayout;
 use bessemer_ir::{DType, Graph, GraphError, NodeId, Op, Role, TensorType, Value, philox};
 
@@ -367,6 +370,91 @@ fn biases_are_added_before_rounding_where_rules_say_so() {
         assert_eq!(text.contains("producer; in0[col]; add r0 r1; bf16 r2"), is_behind, "norm {norm}:\n{text}");
         assert_same("a bias before rounding", &graph, &rounded, 2);
     }
+}
+
+/// A loss of words, with its gradients and a step; `sampled` takes words by other numbers beside, as a generator does.
+fn words_step(sampled: bool) -> Result<Graph, GraphError> {
+    const WORDS: usize = 10;
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([6, 8]))?;
+    let noise = g.input("noise", Role::Feed, TensorType::f32([6, WORDS]))?;
+    let layer = g.input("layer", Role::Parameter, TensorType::f32([8, 8]))?;
+    let words = g.input("words", Role::Parameter, TensorType::f32([WORDS, 8]))?;
+    let bias = g.input("bias", Role::Parameter, TensorType::f32([WORDS]))?;
+    // The last one is no word.
+    let labels = [0, 3, 9, 9, 1, 11].map(|label| Scalar(f64::from(label)));
+    let labels = g.push1(Constant { dtype: DType::I32, shape: [6].into(), data: labels.to_vec() }, &[])?;
+    let hidden = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, layer])?;
+    let y = g.push1(Matmul { trans_a: false, trans_b: true }, &[hidden, words])?;
+    let y = g.add(y, bias)?;
+    let log = g.log_softmax(y)?;
+    let one_hot = g.push1(OneHot { depth: WORDS }, &[labels])?;
+    let own = g.mul(one_hot, log)?;
+    let by_row = g.sum(own, &[1])?;
+    let total = g.sum(by_row, &[0])?;
+    let loss = g.mul_scalar(total, -0.25)?;
+    let largest = g.reduce(ReduceKind::Max, y, &[1], true)?;
+    g.output("loss", loss);
+    g.output("largest", largest);
+    if sampled {
+        let sum = g.add(y, noise)?;
+        let drawn = g.push1(ArgMax, &[sum])?;
+        g.output("drawn", drawn);
+    }
+    let parameters = [layer, words, bias];
+    let grads = gradients(&mut g, loss, &parameters)?;
+    for (parameter, grad) in parameters.into_iter().zip(grads) {
+        let moved = g.sub(parameter, grad)?;
+        g.update(parameter, moved)?;
+    }
+    Ok(g)
+}
+
+#[test]
+fn products_get_columns_that_change_nothing() {
+    let columns = |multiple, least| Rules { columns: Some(ColumnRules { multiple, least }), ..Rules::DEFAULT };
+    for (sampled, precision) in [(false, DType::F32), (true, DType::F32), (false, DType::Bf16)] {
+        let graph = words_step(sampled).unwrap();
+        let options = CompileOptions { precision, ..CompileOptions::default() };
+        let passed = |rules: &Rules, last| run_passes(&graph, rules, &options, last).unwrap();
+        let wide = passed(&columns(8, 9), None);
+        assert_same("wide products", &graph, &wide, 3);
+        let shapes = |graph: &Graph| -> Vec<Vec<usize>> {
+            let is_product = |node: &&Node| node.op.product().is_some() || matches!(node.op, Op::Matmul(_));
+            let found = graph.nodes().iter().filter(is_product).map(|node| node.outputs[0].shape.to_vec());
+            found.collect()
+        };
+        let after = passed(&columns(8, 9), Some("widen"));
+        assert_same("wide products before they are fused", &graph, &after, 3);
+        assert!(shapes(&after).contains(&vec![6, 16]) && shapes(&after).contains(&vec![16, 8]), "{:?}", shapes(&after));
+        let cut = |graph: &Graph| {
+            let is_copy = |node: &&Node| matches!(node.op, Op::Slice(_)) && *node.outputs[0].shape == [6, 10];
+            graph.nodes().iter().filter(is_copy).count()
+        };
+        assert_eq!(
+            cut(&after),
+            usize::from(sampled),
+            "a matrix is copied where numbers of its own shape are read with it"
+        );
+        for unchanged in [columns(8, 11), columns(5, 9)] {
+            assert_eq!(print_graph(&passed(&unchanged, None)), print_graph(&passed(&Rules::DEFAULT, None)));
+        }
+    }
+}
+
+/// A product whose result leaves the step would be copied for its sake.
+#[test]
+fn products_that_are_results_keep_their_columns() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([6, 8])).unwrap();
+    let w = g.input("w", Role::Parameter, TensorType::f32([8, 10])).unwrap();
+    let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+    let y = g.relu(y).unwrap();
+    g.output("y", y);
+    let rules = Rules { columns: Some(ColumnRules { multiple: 8, least: 1 }), ..Rules::DEFAULT };
+    let [wide, plain] = [&rules, &Rules::DEFAULT]
+        .map(|rules| print_graph(&run_passes(&g, rules, &CompileOptions::default(), None).unwrap()));
+    assert_eq!(wide, plain);
 }
 
 #[test]

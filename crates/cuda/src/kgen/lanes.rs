@@ -76,6 +76,11 @@ impl<'a> Lanes<'a> {
         }
     }
 
+    /// As many lanes as make accesses of 16 bytes of the widest type.
+    pub(super) fn least_width(&self) -> usize {
+        (16 / self.moved().map(DType::size).max().unwrap_or(4)).min(MOST_LANES)
+    }
+
     /// As [`Lanes::width`], for kernels that go row by row.
     pub(super) fn row_width(&self) -> usize {
         let Width { lanes, .. } = self.width();

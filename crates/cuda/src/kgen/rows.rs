@@ -13,8 +13,13 @@ use std::fmt::Write;
 /// Threads of a block of which each warp has a row of its own.
 const THREADS: usize = 256;
 const MOST_THREADS: usize = 1024;
-/// Vectors of a thread up to which what several passes read is kept in registers.
-const MOST_KEPT: usize = 4;
+/// Elements of a thread up to which what several passes read of an input is kept in registers; and vectors, where columns are summed.
+const MOST_KEPT: usize = 32;
+const MOST_SUMMED: usize = 4;
+/// Registers of a multiprocessor, those that a thread can have at most, and those that it needs beside what it keeps.
+const REGISTERS: usize = 1 << 16;
+const MOST_REGISTERS: usize = 255;
+const OTHER_REGISTERS: usize = 32;
 /// Blocks where rows are summed, four on each multiprocessor of a large device, which all run at once: further ones would run
 /// behind them. Rows that are worth a part.
 const BLOCKS: usize = 4 * 132;
@@ -37,6 +42,9 @@ struct Layout {
 
 impl Layout {
     fn of(lanes: &Lanes<'_>, most_lanes: usize) -> Layout {
+        // Threads that have several vectors have few registers left for what is computed.
+        let is_long = lanes.fusion.cols > MOST_THREADS * MOST_LANES;
+        let most_lanes = if is_long { most_lanes.min(lanes.least_width()) } else { most_lanes };
         let width = Width { lanes: lanes.row_width().min(most_lanes), flat: false };
         let vectors = lanes.fusion.cols / width.lanes;
         let threads = vectors.next_multiple_of(32).clamp(32, MOST_THREADS);
@@ -46,7 +54,13 @@ impl Layout {
 
     /// Whether `each` vectors are kept.
     fn keeps(&self) -> bool {
-        self.each <= MOST_KEPT
+        self.each * self.width.lanes <= MOST_KEPT
+    }
+
+    /// How many inputs, and random numbers, of the row a thread has registers for.
+    fn most_kept(&self) -> usize {
+        let registers = (REGISTERS / (self.threads * self.rows)).min(MOST_REGISTERS);
+        (registers - OTHER_REGISTERS) / (self.each * self.width.lanes)
     }
 
     /// Threads of a block.
@@ -124,7 +138,7 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
 /// Rows are too long: sums of columns do not fit into registers.
 pub(super) fn rows_with_sums(name: &str, lanes: &Lanes<'_>) -> Result<Launches, KernelError> {
     let (fusion, layout, sums) = (lanes.fusion, Layout::of(lanes, SUMMED_LANES), sums(lanes));
-    if !layout.keeps() {
+    if layout.each > MOST_SUMMED {
         let problem = format!("rows of {} are too long to be summed while they are reduced", fusion.cols);
         return Err(KernelError(problem));
     }
@@ -201,12 +215,15 @@ impl<'a> Rows<'a> {
         let mut kept = There::default();
         if layout.keeps() {
             let readers = |input: &usize| needs.iter().filter(|needed| lanes.loaded(needed).contains(input)).count();
-            let inputs = (0..fusion.loads.len()).filter(|input| lanes.varies_by_col(*input));
-            kept.inputs = inputs.filter(|input| readers(input) > 1).collect();
+            let inputs = (0..fusion.loads.len()).filter(|input| lanes.varies_by_col(*input) && readers(input) > 1);
+            let (of_rows, shared): (Vec<_>, Vec<_>) = inputs.partition(|input| lanes.varies_by_row(*input));
             let of_all: BTreeSet<Reg> = needs.iter().flatten().copied().collect();
             let readers = |register: &Reg| needs.iter().filter(|needed| needed.contains(register)).count();
             kept.drawn = lanes.drawn(&of_all, layout.width);
             kept.drawn.retain(|register| readers(register) > 1);
+            // What all rows share is near already.
+            let room = layout.most_kept().saturating_sub(kept.drawn.len());
+            kept.inputs = of_rows.into_iter().chain(shared).take(room).collect();
         }
         let loaded: BTreeSet<usize> = needs.iter().flat_map(|needed| lanes.loaded(needed)).collect();
         let scalars = loaded.into_iter().filter(|input| !lanes.varies_by_col(*input)).collect();

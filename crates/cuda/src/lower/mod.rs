@@ -23,7 +23,7 @@ use bessemer_ir::ops::Op;
 use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
-use bessemer_ir::rules::Rules;
+use bessemer_ir::rules::{ColumnRules, Rules};
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 use epilogue::Missed;
 use std::any::Any;
@@ -41,14 +41,15 @@ const ALIGNMENT: usize = 256;
 pub struct CudaTarget;
 
 impl CudaTarget {
-    /// What passes may do. Rows of 16-bit tensors lie close together: kernels of regions know no pitch.
+    /// What passes may do.
     pub const RULES: Rules = Rules {
         alignment: ALIGNMENT,
-        pitch_of_16_bits: 1,
         longest_row: 1 << 16,
         products_give_16_bits: true,
         biases_before_rounding: true,
         alike_regions_together: true,
+        // Rows then begin at whole lines of the caches.
+        columns: Some(ColumnRules { multiple: 64, least: 1024 }),
         prologue: None,
         chain: None,
     };

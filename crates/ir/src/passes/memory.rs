@@ -180,7 +180,7 @@ impl<'a> Planner<'a> {
             } else {
                 let (lifetime, ty) = (self.lifetime(value), &node.outputs[output as usize]);
                 let name = format!("{} {} {ty}", self.graph.path(id), node.op.rule().name());
-                self.new_buffer(self.rules.bytes(ty), id.index(), id.index(), lifetime, name)
+                self.new_buffer(ty.bytes(), id.index(), id.index(), lifetime, name)
             };
             let last = self.last_use.get(&value).copied().unwrap_or(id.index());
             self.buffers[buffer].last = self.buffers[buffer].last.max(last);

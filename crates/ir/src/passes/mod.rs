@@ -13,6 +13,7 @@ pub mod prologue;
 pub mod recompute;
 pub mod schedule;
 pub mod simplify;
+pub mod widen;
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
@@ -24,8 +25,8 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 9] =
-    ["simplify", "fold", "precision", "recompute", "prologue", "chain", "fuse", "buckets", "schedule"];
+pub const PASSES: [&str; 10] =
+    ["simplify", "fold", "precision", "widen", "recompute", "prologue", "chain", "fuse", "buckets", "schedule"];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,10 @@ pub fn run_passes(
             "precision" if enabled && options.precision != DType::F32 => {
                 precision::lower_precision(&graph, rules, options.precision)
             }
+            "widen" if enabled && options.fuse => match &rules.columns {
+                Some(rules) => widen::widen(&graph, rules),
+                None => Ok(graph),
+            },
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
