@@ -3,7 +3,7 @@
 use crate::cublaslt::Product;
 use crate::cudnn::MOST_WORKSPACE;
 use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
-use crate::lower::{Fused, Lowered, Place, Step, is_plain_attention, units};
+use crate::lower::{Fused, Lowered, Place, Step, is_attention_of_products, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -401,6 +401,9 @@ impl Node<'_> {
             Step::Launch { operands, .. } => match &self.graph.node(self.id).op {
                 // Of a table only the rows that are chosen are read.
                 Op::Gather(_) => (Family::Index, 0, node_cost(self.graph, self.id).bytes),
+                Op::Attention(_) | Op::AttentionGrad(_) if self.has_attention_of_products() => {
+                    (Family::Attention, 0, all(operands))
+                }
                 Op::Attention(_) | Op::AttentionGrad(_) => {
                     let launches = self.lowered.steps.len() as u64;
                     (Family::Attention, self.lowered.flops / launches, all(operands))
@@ -433,12 +436,12 @@ impl Node<'_> {
         matches!(step, Step::Launch { kernel, .. } if kernel.name.starts_with("region"))
     }
 
-    /// Whether it is an attention without tensor cores.
-    fn has_plain_attention(&self) -> bool {
+    /// Whether it is an attention by products of matrices.
+    fn has_attention_of_products(&self) -> bool {
         let types = self.graph.input_types(self.id);
         match &self.graph.node(self.id).op {
-            Op::Attention(attention) => is_plain_attention(attention, &types),
-            Op::AttentionGrad(grad) => is_plain_attention(&grad.attention, &types),
+            Op::Attention(attention) => is_attention_of_products(attention, &types),
+            Op::AttentionGrad(grad) => is_attention_of_products(&grad.attention, &types),
             _ => false,
         }
     }
@@ -454,7 +457,7 @@ impl Node<'_> {
                     _ => Arithmetic::Half,
                 }
             }
-            Step::Launch { .. } if is_attention && !self.has_plain_attention() => Arithmetic::Half,
+            Step::Launch { .. } if is_attention && !self.has_attention_of_products() => Arithmetic::Half,
             Step::Launch { .. } | Step::Zero(_) | Step::Exchange { .. } | Step::Await => Arithmetic::F32,
         }
     }
@@ -470,8 +473,8 @@ impl Node<'_> {
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
         }
-        if matches!(&node.op, Op::Attention(_) | Op::AttentionGrad(_)) && self.has_plain_attention() {
-            reasons.push("attention by plain kernels in f32".to_owned());
+        if matches!(&node.op, Op::Attention(_) | Op::AttentionGrad(_)) && self.has_attention_of_products() {
+            reasons.push("attention by products of matrices, with its probabilities in memory".to_owned());
         }
         reasons
     }

@@ -143,9 +143,6 @@ fn a_missing_barrier_of_an_operation_is_found() {
         ("suppression_soft", "suppress", 3),
         ("top_k", "histogram", 2),
         ("roi_align_gradient", "list_regions", 1),
-        ("attention_plain", "attention", 1),
-        ("attention_plain_gradient", "attention_of_queries", 1),
-        ("attention_plain_gradient", "attention_of_keys", 1),
     ] {
         let mut case = case(name);
         let is_meant = |name: &str| name.rsplit_once('_').is_some_and(|(own, _)| own == kernel);

@@ -12,7 +12,7 @@ mod tests;
 
 pub(crate) use collective::message_of;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
-pub(crate) use product::is_plain_attention;
+pub(crate) use product::is_attention_of_products;
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Pass};
@@ -106,8 +106,6 @@ pub enum Unsupported {
     Operands { expected: &'static str, actual: DType },
     #[error("it has {elements} elements, more than 32 bits count")]
     Elements { elements: usize },
-    #[error("there are {positions} queries or keys, more than {most}")]
-    Positions { positions: usize, most: usize },
     #[error("there is no reduction over the axes {axes:?} of {rank}")]
     Axes { axes: Vec<usize>, rank: usize },
     #[error(transparent)]

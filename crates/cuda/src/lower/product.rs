@@ -1,9 +1,10 @@
-//! Products: matrices by cuBLASLt, convolutions by cuDNN, attention by kernels of this program.
+//! Products: matrices by cuBLASLt, convolutions by cuDNN, attention by kernels of this program, or by matrices.
 
 use super::{Lowered, Place, Step, Unsupported, region};
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Geometry, Pass};
-use crate::kernels::attention::{self, plain, tensor_cores};
+use crate::kernels::MOST_ELEMENTS;
+use crate::kernels::attention::{self, rows, tensor_cores};
 use crate::kernels::copies::first_items;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 use bessemer_ir::ops::conv::{self, Conv2d};
@@ -240,19 +241,9 @@ fn activated(shape: &Shape, activation: Activation) -> Fusion {
     }
 }
 
-/// Whether an attention is made of plain kernels.
-pub(crate) fn is_plain_attention(of: &Attention, types: &[&TensorType]) -> bool {
+/// Whether an attention is made of products of matrices.
+pub(crate) fn is_attention_of_products(of: &Attention, types: &[&TensorType]) -> bool {
     attention_operands(of, types).ok().and_then(tensor_cores::Kernels::new).is_none()
-}
-
-/// # Errors
-/// There are too many positions.
-fn plain_kernels(operands: attention::Operands<'_>) -> Result<plain::Kernels<'_>, Unsupported> {
-    let positions = operands.sizes.queries.max(operands.sizes.keys);
-    match positions > plain::MOST_POSITIONS {
-        true => Err(Unsupported::Positions { positions, most: plain::MOST_POSITIONS }),
-        false => Ok(plain::Kernels(operands)),
-    }
 }
 
 fn attention_operands<'a>(
@@ -270,42 +261,139 @@ fn operands(of: &Attention, inputs: &[usize], then: &[Place], counter: usize) ->
 }
 
 /// # Errors
-/// There are too many positions.
+/// There are too many probabilities.
 pub(super) fn attention(of: &Attention, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
     let own = attention_operands(of, types)?;
-    let (name, kernel) = match tensor_cores::Kernels::new(own) {
-        Some(kernels) => ("attention", kernels.forward()),
-        None => ("plain attention", plain_kernels(own)?.forward()),
+    let (flops, counter) = (of.product_flops(types), types.len() - 1);
+    let Some(kernels) = tensor_cores::Kernels::new(own) else {
+        return Ok(Lowered { flops, ..ByProducts::new(own)?.forward(counter)? });
     };
-    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named(name) };
+    let mut lowered = Lowered { flops, ..Lowered::named("attention") };
     let outputs = [Place::Output(0), Place::Output(1)];
-    lowered.launch(kernel, operands(of, &[0, 1, 2, 3], &outputs, types.len() - 1));
+    lowered.launch(kernels.forward(), operands(of, &[0, 1, 2, 3], &outputs, counter));
     Ok(lowered)
 }
 
 /// # Errors
-/// There are too many positions.
+/// There are too many probabilities.
 pub(super) fn attention_grad(of: &AttentionGrad, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
     let (attention, own) = (&of.attention, attention_operands(&of.attention, types)?);
-    let flops = of.product_flops(types);
-    let (counter, [dq, dk, dv]) = (types.len() - 1, [0, 1, 2].map(Place::Output));
-    let rows = own.sizes.row_shape().elements();
-    if let Some(kernels) = tensor_cores::Kernels::new(own) {
-        let mut lowered = Lowered { flops, ..Lowered::named("gradient of attention") };
-        let means = lowered.scratch_of(DType::F32, rows);
-        let rounded = kernels.rounds_gradient().then(|| lowered.scratch_of(own.ty, own.sizes.q_shape().elements()));
-        let to: Vec<Place> = [dq, means].into_iter().chain(rounded).collect();
-        lowered.launch(kernels.of_queries(), operands(attention, &[0, 1, 2, 3, 4, 5, 6], &to, counter));
-        let dy = rounded.unwrap_or(Place::Input(6));
-        let of_keys = operands(attention, &[0, 1, 2, 3, 5], &[means, dy, dk, dv], counter);
-        lowered.launch(kernels.of_keys(), of_keys);
-        return Ok(lowered);
-    }
-    let kernels = plain_kernels(own)?;
-    let mut lowered = Lowered { flops, ..Lowered::named("gradient of plain attention") };
-    let means = lowered.scratch_of(DType::F32, rows);
-    let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[dq, means], counter);
-    lowered.launch(kernels.of_queries(), of_queries);
-    lowered.launch(kernels.of_keys(), operands(attention, &[0, 1, 2, 3, 5, 6], &[means, dk, dv], counter));
+    let (flops, counter) = (of.product_flops(types), types.len() - 1);
+    let Some(kernels) = tensor_cores::Kernels::new(own) else {
+        return Ok(Lowered { flops, ..ByProducts::new(own)?.gradient(counter)? });
+    };
+    let mut lowered = Lowered { flops, ..Lowered::named("gradient of attention") };
+    let [dq, dk, dv] = [0, 1, 2].map(Place::Output);
+    let means = lowered.scratch_of(DType::F32, own.sizes.row_shape().elements());
+    let rounded = kernels.rounds_gradient().then(|| lowered.scratch_of(own.ty, own.sizes.q_shape().elements()));
+    let to: Vec<Place> = [dq, means].into_iter().chain(rounded).collect();
+    lowered.launch(kernels.of_queries(), operands(attention, &[0, 1, 2, 3, 4, 5, 6], &to, counter));
+    let dy = rounded.unwrap_or(Place::Input(6));
+    let of_keys = operands(attention, &[0, 1, 2, 3, 5], &[means, dy, dk, dv], counter);
+    lowered.launch(kernels.of_keys(), of_keys);
     Ok(lowered)
 }
+
+/// An attention as products of `f32` matrices, one of each head of each batch item, with its probabilities in memory.
+struct ByProducts<'a> {
+    own: attention::Operands<'a>,
+    rows: rows::Kernels<'a>,
+    /// Of all heads: queries, keys, and scores.
+    types: [TensorType; 3],
+}
+
+impl<'a> ByProducts<'a> {
+    /// # Errors
+    /// There are too many probabilities.
+    fn new(own: attention::Operands<'a>) -> Result<Self, Unsupported> {
+        let (sizes, rows) = (own.sizes, rows::Kernels(own));
+        let lists = sizes.batch * sizes.heads;
+        let matrices = |rows, columns| TensorType::f32([lists, rows, columns]);
+        let types = [
+            matrices(sizes.queries, sizes.depth),
+            matrices(sizes.keys, sizes.depth),
+            matrices(sizes.queries, sizes.keys),
+        ];
+        match rows.elements() {
+            elements if elements >= MOST_ELEMENTS => Err(Unsupported::Elements { elements }),
+            _ => Ok(ByProducts { own, rows, types }),
+        }
+    }
+
+    /// `[B, positions, heads, D]`, as operands and results lie.
+    fn shape(&self, positions: usize) -> [usize; 4] {
+        [self.own.sizes.batch, positions, self.own.sizes.heads, self.own.sizes.depth]
+    }
+
+    /// Each head of an operand as a matrix of its own.
+    fn by_heads(&self, lowered: &mut Lowered, from: Place, ty: DType, positions: usize) -> Place {
+        let to = lowered.scratch_of(DType::F32, self.shape(positions).iter().product());
+        lowered.permute_into(from, &TensorType::new(ty, self.shape(positions)), &SWAPPED, to, DType::F32);
+        to
+    }
+
+    /// Matrices of the heads as a result.
+    fn by_positions(&self, lowered: &mut Lowered, from: Place, to: Place, positions: usize) {
+        let [batch, _, heads, depth] = self.shape(positions);
+        let ty = TensorType::f32([batch, heads, positions, depth]);
+        lowered.permute_into(from, &ty, &SWAPPED, to, self.own.attention.output);
+    }
+
+    /// A product of all heads, in scratch memory.
+    fn product(
+        &self,
+        lowered: &mut Lowered,
+        [trans_a, trans_b]: [bool; 2],
+        (a, a_type): (Place, usize),
+        (b, b_type): (Place, usize),
+    ) -> Result<Place, Unsupported> {
+        let types = [&self.types[a_type], &self.types[b_type]];
+        let target = ProductTarget::F32(None);
+        Ok(lowered.matmul(&Matmul { trans_a, trans_b }, &types, &[a, b], target)?.0)
+    }
+
+    fn counter(&self, counter: usize) -> Option<Place> {
+        self.own.attention.dropout.map(|_| Place::Input(counter))
+    }
+
+    fn forward(&self, counter: usize) -> Result<Lowered, Unsupported> {
+        let (mut lowered, ty, sizes) = (Lowered::default(), self.own.ty, self.own.sizes);
+        let q = self.by_heads(&mut lowered, Place::Input(0), ty, sizes.queries);
+        let [k, v] = [1, 2].map(|input| self.by_heads(&mut lowered, Place::Input(input), ty, sizes.keys));
+        let p = self.product(&mut lowered, [false, true], (q, QUERIES), (k, KEYS))?;
+        let places = [p, Place::Input(3), Place::Output(1)].into_iter().chain(self.counter(counter));
+        lowered.launch(self.rows.softmax(), places.collect::<Vec<_>>());
+        let y = self.product(&mut lowered, [false, false], (p, SCORES), (v, KEYS))?;
+        self.by_positions(&mut lowered, y, Place::Output(0), sizes.queries);
+        lowered.name = "attention by products of matrices".to_owned();
+        Ok(lowered)
+    }
+
+    fn gradient(&self, counter: usize) -> Result<Lowered, Unsupported> {
+        let (mut lowered, ty, sizes) = (Lowered::default(), self.own.ty, self.own.sizes);
+        let q = self.by_heads(&mut lowered, Place::Input(0), ty, sizes.queries);
+        let [k, v] = [1, 2].map(|input| self.by_heads(&mut lowered, Place::Input(input), ty, sizes.keys));
+        let dy = self.by_heads(&mut lowered, Place::Input(6), self.own.attention.output, sizes.queries);
+        let p = self.product(&mut lowered, [false, true], (q, QUERIES), (k, KEYS))?;
+        let ds = self.product(&mut lowered, [false, true], (dy, QUERIES), (v, KEYS))?;
+        let places = [p, Place::Input(3), Place::Input(5), ds].into_iter().chain(self.counter(counter));
+        lowered.launch(self.rows.gradient(), places.collect::<Vec<_>>());
+        let dq = self.product(&mut lowered, [false, false], (ds, SCORES), (k, KEYS))?;
+        let dk = self.product(&mut lowered, [true, false], (ds, SCORES), (q, QUERIES))?;
+        let dv = self.product(&mut lowered, [true, false], (p, SCORES), (dy, QUERIES))?;
+        for (output, (from, positions)) in
+            [(dq, sizes.queries), (dk, sizes.keys), (dv, sizes.keys)].into_iter().enumerate()
+        {
+            self.by_positions(&mut lowered, from, Place::Output(output), positions);
+        }
+        lowered.name = "gradient of attention by products of matrices".to_owned();
+        Ok(lowered)
+    }
+}
+
+/// Axes of positions and heads in each other's place.
+const SWAPPED: [usize; 4] = [0, 2, 1, 3];
+/// Numbers of the types of matrices.
+const QUERIES: usize = 0;
+const KEYS: usize = 1;
+const SCORES: usize = 2;

@@ -1,30 +1,30 @@
-//! Operations of detectors whose threads wait for each other, and attention without tensor cores.
+//! Operations of detectors whose threads wait for each other, and what attention does between products of matrices.
 
 use super::attention::normal;
-use super::case::{Case, rounded};
+use super::case::{Case, Expected, rounded, tolerance};
 use super::cases::{Maker, Size};
 use super::operations::case;
-use crate::kgen::KernelError;
-use bessemer_ir::ops::Scalar;
+use crate::kernels::attention::Operands;
+use crate::kernels::attention::rows::Kernels;
+use crate::kgen::{KernelError, Launch, Operand};
 use bessemer_ir::ops::attention::{Attention, AttentionDropout, AttentionGrad};
 use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiLevels, RoiSamples};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 use bessemer_ir::ops::index::TopK;
+use bessemer_ir::ops::{OpRule, Scalar};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::shape::TensorType;
 use bessemer_ir::{DType, Op, philox};
 
 /// What makes the cases, all of them small.
-pub(super) fn makers() -> [Maker; 8] {
+pub(super) fn makers() -> [Maker; 6] {
     [
         |_| suppression("suppression_hard", Suppression::Hard { iou: Scalar(0.5) }),
         |_| suppression("suppression_soft", Suppression::Gaussian { sigma: Scalar(0.5), floor: Scalar(0.05) }),
         |_| top_k(),
         |_| features_gradient(),
-        |_| attention("attention_plain", DType::F32),
-        |_| attention_gradient("attention_plain_gradient", DType::F32),
-        |_| attention("attention_plain_narrow", DType::F16),
-        |_| attention_gradient("attention_plain_narrow_gradient", DType::F16),
+        |_| Rows::new().softmax(),
+        |_| Rows::new().gradient(),
     ]
 }
 
@@ -72,38 +72,80 @@ fn features_gradient() -> Result<Case, KernelError> {
     case("roi_align_gradient", Size::Small, Op::from(op), vec![dy, boxes(&[REGIONS, 4], 64.0), images])
 }
 
-fn attention_of(output: DType) -> Attention {
-    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 });
-    Attention { heads: 2, scale: Scalar(0.25), dropout, output }
+/// Rows of scores: of an attention whose keys and values are unit vectors, so that its queries are the products of queries and keys,
+/// and its output the probabilities.
+struct Rows {
+    attention: Attention,
+    /// Queries, keys, values, bias, counter.
+    inputs: [Tensor; 5],
+    /// Probabilities, and log-sums.
+    outputs: [Tensor; 2],
 }
 
-const KEYS: usize = 150;
-const WIDTH: usize = 24;
+impl Rows {
+    const KEYS: usize = 70;
 
-/// Queries of one kernel, keys and values of more positions than a block has threads, bias.
-fn operands(ty: DType) -> Vec<Tensor> {
-    let normal = |shape: [usize; 3], stream| normal(TensorType::new(ty, shape), stream);
-    let bias = Tensor::from_fn(TensorType::f32([1, KEYS]), |i| if i % 5 == 4 { -10_000.0 } else { 0.0 });
-    vec![normal([1, 9, WIDTH], 5), normal([1, KEYS, WIDTH], 6), normal([1, KEYS, WIDTH], 7), bias]
+    /// Rows that are no whole number of blocks, of elements that are no whole number of warps; every fifth key is masked.
+    fn new() -> Rows {
+        let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 });
+        let attention = Attention { heads: 1, scale: Scalar(0.25), dropout, output: DType::F32 };
+        let keys = Rows::KEYS;
+        let queries = normal(TensorType::f32([2, 9, keys]), 5);
+        let unit = |i: usize| f64::from(u8::from(i / keys % keys == i % keys));
+        let [k, v] = [0, 1].map(|_| Tensor::from_fn(TensorType::f32([2, keys, keys]), unit));
+        let bias = |i: usize| if i % 5 == 4 { -10_000.0 } else { (i % 7) as f64 / 7.0 };
+        let bias = rounded(Tensor::from_fn(TensorType::f32([2, keys]), bias));
+        let inputs = [queries, k, v, bias, Tensor::scalar(DType::I32, 5.0)];
+        let of_all = inputs.each_ref();
+        let outputs = evaluate(&attention, &of_all);
+        Rows { attention, inputs, outputs: outputs.try_into().expect("probabilities and log-sums") }
+    }
+
+    fn kernels(&self) -> Kernels<'_> {
+        let shape = |input: usize| &self.inputs[input].ty.shape;
+        let sizes = self.attention.geometry(shape(0), shape(1)).expect("shapes that fit");
+        Kernels(Operands { attention: &self.attention, sizes, ty: DType::F32 })
+    }
+
+    fn softmax(&self) -> Result<Case, KernelError> {
+        let [queries, _, _, bias, counter] = self.inputs.clone();
+        let [probabilities, log_sums] = self.outputs.clone();
+        let operands = vec![Operand::Output(0), Operand::Input(0), Operand::Output(1), Operand::Input(1)];
+        let outputs = vec![in_place(queries, probabilities), expected(None, log_sums)];
+        Ok(Case::launch(
+            "attention_rows",
+            Launch { kernel: self.kernels().softmax(), operands },
+            vec![bias, counter],
+            outputs,
+        ))
+    }
+
+    fn gradient(&self) -> Result<Case, KernelError> {
+        let [queries, k, v, bias, counter] = self.inputs.clone();
+        let [probabilities, log_sums] = self.outputs.clone();
+        let log_sums = rounded(log_sums);
+        let dy = normal(queries.ty.clone(), 9);
+        let grad = AttentionGrad { attention: self.attention };
+        let of_all = [&queries, &k, &v, &bias, &probabilities, &log_sums, &dy, &counter];
+        let of_products = evaluate(&grad, &of_all).swap_remove(0);
+        let operands =
+            [Operand::Output(0), Operand::Input(0), Operand::Input(1), Operand::Output(1), Operand::Input(2)];
+        let outputs = vec![in_place(queries, probabilities), in_place(dy, of_products)];
+        let launch = Launch { kernel: self.kernels().gradient(), operands: operands.to_vec() };
+        Ok(Case::launch("attention_rows_gradient", launch, vec![bias, log_sums, counter], outputs))
+    }
 }
 
-/// Sums of many products, each of exponentials.
-fn widened(mut case: Case) -> Case {
-    case.outputs.iter_mut().for_each(|output| output.tolerance *= 8.0);
-    case
+fn evaluate(op: &dyn OpRule, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let types: Vec<&TensorType> = inputs.iter().map(|input| &input.ty).collect();
+    op.evaluate(inputs, &op.infer(&types).expect("operands that fit"))
 }
 
-/// Operands and results of one type.
-fn attention(name: &str, ty: DType) -> Result<Case, KernelError> {
-    let inputs = operands(ty).into_iter().chain([Tensor::scalar(DType::I32, 5.0)]).collect();
-    Ok(widened(case(name, Size::Small, Op::from(attention_of(ty)), inputs)?))
+/// Sums of exponentials.
+fn expected(before: Option<Vec<f64>>, after: Tensor) -> Expected {
+    Expected { before, after, tolerance: 8.0 * tolerance(DType::F32) }
 }
 
-fn attention_gradient(name: &str, ty: DType) -> Result<Case, KernelError> {
-    let forward = attention(name, ty)?;
-    let mut inputs = operands(ty);
-    inputs.extend(forward.outputs.into_iter().map(|output| rounded(output.after)));
-    inputs.push(normal(TensorType::new(ty, [1, 9, WIDTH]), 9));
-    inputs.push(Tensor::scalar(DType::I32, 5.0));
-    Ok(widened(case(name, Size::Small, Op::from(AttentionGrad { attention: attention_of(ty) }), inputs)?))
+fn in_place(before: Tensor, after: Tensor) -> Expected {
+    expected(Some(before.data), after)
 }

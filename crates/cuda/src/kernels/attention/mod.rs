@@ -1,6 +1,6 @@
-//! Attention and its gradient: on tensor cores where operands and sizes allow that, else by plain kernels.
+//! Attention and its gradient: in one pass on tensor cores where operands and sizes allow that, else what is between products of matrices.
 
-pub(crate) mod plain;
+pub(crate) mod rows;
 pub(crate) mod tensor_cores;
 
 use crate::kgen::Parameter;
