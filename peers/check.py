@@ -87,7 +87,8 @@ class Truth:
         if self.work.family == "efficientdet":
             images = torch.from_numpy(self.work.images()[index]).double().permute(0, 3, 1, 2)
             boxes, classes = self.detector.objects(self.work)[index]
-            return {"images": images, "objects": (boxes.double(), classes), "info": self.detector.image_infos(self.work)[index]}
+            info = self.detector.image_infos(self.work, images.device)[index]
+            return {"images": images, "objects": (boxes.double(), classes), "info": info}
         arrays = {name: torch.from_numpy(array) for name, array in self.work.named_feeds()[index].items()}
         if self.work.family == "resnet":
             mean, std = (torch.tensor(self.work.normalise[name], dtype=torch.float64) for name in ("mean", "std"))

@@ -6,6 +6,7 @@ import torch
 import torch._dynamo
 import torch._inductor.config
 from peer import protocol, torch_resnet, torch_text
+from peer.torch_images import DetectorImages, Images
 from peer.work import DETECTIONS, INPUTS, NETWORK, channels_behind
 from torch.nn import functional as F
 
@@ -13,8 +14,14 @@ NEVER_CORRECTED = 1e9
 # Families that take images; of these, norms stay in fp32 in 16 bits.
 IMAGES = ("resnet", "efficientdet", "mask-rcnn")
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Of GPUs: detectors prepare their targets on the processors.
-GPU_OFFERS = protocol.offer(["train", "infer"], ["fp32", "bf16", "fp16"], device="cuda") if torch.cuda.is_available() else []
+# What the inference of detectors can end with.
+ENDS = {"efficientdet": [DETECTIONS, NETWORK], "mask-rcnn": [DETECTIONS]}
+
+
+def gpu_offers():
+    if not torch.cuda.is_available():
+        return []
+    return protocol.offer(["train", "infer"], ["fp32", "bf16", "fp16"], detectors=ENDS, device="cuda")
 
 
 class PyTorch(protocol.Peer):
@@ -28,9 +35,7 @@ class PyTorch(protocol.Peer):
         {"name": "graphs", "fused": True, "default": False,
          "settings": "torch.compile with mode reduce-overhead, which replays CUDA graphs on GPUs"},
     ]
-    offers = GPU_OFFERS + protocol.offer(
-        ["train", "infer"], detectors={"efficientdet": [DETECTIONS, NETWORK], "mask-rcnn": [DETECTIONS]},
-        **protocol.bf16_in_software())
+    offers = gpu_offers() + protocol.offer(["train", "infer"], detectors=ENDS, **protocol.bf16_in_software())
 
     def peak_memory_bytes(self, request):
         return super().peak_memory_bytes(request) if request.device == "cpu" else torch.cuda.max_memory_reserved()
@@ -45,7 +50,7 @@ class PyTorch(protocol.Peer):
         if work.family == "mask-rcnn":
             if is_compiled:
                 raise protocol.Cannot("torch.compile breaks torchvision's Mask R-CNN into pieces of a few operations")
-            return masks().step(work, request, autocast)
+            return masks().step(work, request, lambda: mixed(request))
         torch._inductor.config.freezing = is_compiled and not request.trains
         make = {True: make_train_step, False: make_infer_step}[request.trains]
         step = make(*model_and_feeds(work, torch.device(request.device)), work, request, compiler(request))
@@ -66,26 +71,18 @@ def compiler(request):
 
 
 def model_and_feeds(work, device):
-    """The model, and a function from the number of a batch to its inputs and what `loss` takes. On a GPU a step copies them there,
-    and pictures as bytes, which it normalises.
-    """
-    if work.family in IMAGES:
-        if work.family == "resnet":
-            model, targets = torch_resnet.make(work), [torch.from_numpy(labels).long() for labels in work.labels()]
-        else:
-            model, targets = detector().make(work), detector().objects(work)
-        model = model.to(device, memory_format=torch.channels_last)
-        if device.type == "cpu":
-            images = [(torch.from_numpy(images).permute(0, 3, 1, 2),) for images in work.images()]
-            return model, list(zip(images, targets)).__getitem__
-        pixels = [torch.from_numpy(pixels).pin_memory() for pixels in work.pixels()]
-        mean, std = (torch.tensor(work.normalise[name], device=device) for name in ("mean", "std"))
+    """The model, and a function from the number of a batch to its inputs and what `loss` takes. On a GPU a step copies them there."""
+    def moved(tensors):
+        return tuple(x.to(device, non_blocking=True) for x in tensors)
 
-        def fetch(batch):
-            x = (pixels[batch].to(device, non_blocking=True) - mean) / std
-            return (x.permute(0, 3, 1, 2),), targets[batch].to(device, non_blocking=True)
-
-        return model, fetch
+    if work.family == "efficientdet":
+        images, targets = DetectorImages(work, device), detector().objects(work)
+        model = detector().make(work).to(device, memory_format=torch.channels_last)
+        return model, lambda batch: ((images[batch],), moved(targets[batch]))
+    if work.family == "resnet":
+        images, targets = Images(work, device), [torch.from_numpy(labels).long() for labels in work.labels()]
+        model = torch_resnet.make(work).to(device, memory_format=torch.channels_last)
+        return model, lambda batch: ((images[batch],), *moved([targets[batch]]))
     feeds = [{name: torch.from_numpy(array) for name, array in feeds.items()} for feeds in work.named_feeds()]
     feeds = [{name: x if x.is_floating_point() else x.long() for name, x in batch.items()} for batch in feeds]
     if device.type != "cpu":
@@ -108,10 +105,6 @@ def masks():
     """torchvision's Mask R-CNN."""
     from peer import torch_maskrcnn
     return torch_maskrcnn
-
-
-def autocast(is_used):
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_used)
 
 
 def mixed(request):
@@ -204,7 +197,7 @@ def make_infer_step(model, fetch, work, request, compiled):
     run = compiled(model)
     if work.ends_with() == DETECTIONS:
         detect = detector().detector(work, model, run)
-        infos = detector().image_infos(work)
+        infos = detector().image_infos(work, torch.device(request.device))
 
     @torch.inference_mode()
     def step(batch):

@@ -55,10 +55,11 @@ enum Command {
 }
 
 impl Engine {
-    /// Starts the thread and opens the transport in it.
+    /// Starts the thread and opens the transport in it. A transport may wait for all ranks while it is opened: where `watch` gives an error
+    /// meanwhile, the thread is left behind.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// Those of `open` and of `watch`.
     pub fn start(open: Open, watch: SharedWatch) -> Result<Engine, CommError> {
         let (commands, received) = channel();
         let (opened, is_open) = channel();
@@ -73,7 +74,13 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("communication".to_owned()).spawn(run);
         let thread = thread.map_err(|error| CommError::Thread { reason: error.to_string() })?;
-        let (rank, size) = is_open.recv().unwrap_or(Err(CommError::Cancelled))?;
+        let is_open = Started(is_open);
+        let (rank, size) = loop {
+            if let Some(opened) = is_open.wait_within(LOOK)? {
+                break opened;
+            }
+            watch().inspect_err(|_| note_failure())?;
+        };
         Ok(Engine { commands: Some(commands), thread: Some(thread), watch, rank, size })
     }
 

@@ -1,12 +1,13 @@
 //! How the ranks of a job find rank 0's control channel.
 
 use crate::CommError;
-use crate::control::{Control, Deadlines, Identity, Job, Server, listen};
+use crate::control::{Control, Deadlines, Identity, Job, Server, Watcher, listen};
 use crate::engine::Engine;
 use crate::launch::{Placement, Rendezvous};
 use crate::net::interfaces;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// What rank 0 sends to the others through MPI.
 #[derive(Serialize, Deserialize)]
@@ -68,22 +69,37 @@ pub fn meet(
     Ok(Membership { server, control })
 }
 
-/// Asks a control channel that exists some time after the engine which carries its address.
-#[derive(Clone, Default)]
-pub struct LateWatch(Arc<OnceLock<crate::control::Watcher>>);
+/// Asks a control channel that exists some time after the engine which carries its address, and until then whether there is time left.
+#[derive(Clone)]
+pub struct LateWatch {
+    watcher: Arc<OnceLock<Watcher>>,
+    begun: Instant,
+    limit: Duration,
+}
 
 impl LateWatch {
+    /// Ranks must have met within `limit` from now on.
+    pub fn new(limit: Duration) -> LateWatch {
+        LateWatch { watcher: Arc::default(), begun: Instant::now(), limit }
+    }
+
     /// From now on this control channel is asked.
     pub fn set(&self, control: &Control) {
         // A second channel of one process would watch the same job.
-        let _ = self.0.set(control.watcher());
+        let _ = self.watcher.set(control.watcher());
     }
 
     /// For [`Engine::start`].
     ///
     /// # Errors
-    /// The job has failed.
+    /// The job has failed, or its ranks have not met.
     pub fn check(&self) -> Result<(), CommError> {
-        self.0.get().map_or(Ok(()), crate::control::Watcher::check)
+        match self.watcher.get() {
+            Some(watcher) => watcher.check(),
+            None if self.begun.elapsed() > self.limit => {
+                Err(CommError::NotMet { seconds: self.limit.as_secs_f64().to_string() })
+            }
+            None => Ok(()),
+        }
     }
 }

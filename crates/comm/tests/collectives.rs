@@ -8,11 +8,13 @@ use bessemer_comm::exchange::AllGather;
 use bessemer_comm::memory::{MemoryTransport, ranks, shuffled_ranks};
 use bessemer_comm::probe::LinkProbe;
 use bessemer_comm::reduce::{AllReduce, Reduction, Wire, chunks};
+use bessemer_comm::rendezvous::LateWatch;
 use bessemer_comm::transport::{Request, Transport, complete};
 use bessemer_philox::{Stream, halves};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::elements;
@@ -313,6 +315,16 @@ fn a_transport_is_cancelled_if_the_job_failed_while_nothing_was_under_way() {
 fn a_failing_start_is_reported() {
     let error = Engine::start(Box::new(|| Err(CommError::Cancelled)), Box::new(|| Ok(()))).err();
     assert_eq!(error, Some(CommError::Cancelled));
+}
+
+/// A transport that waits for a rank which never comes, as MPI does where one was killed before it had begun.
+#[test]
+fn a_start_without_end_is_given_up() {
+    let (_kept, never) = channel::<()>();
+    let open = move || never.recv().map_err(|_| CommError::Cancelled).map(|()| unreachable!("nobody sends"));
+    let watch = LateWatch::new(Duration::from_millis(300));
+    let error = Engine::start(Box::new(open), Box::new(move || watch.check())).err();
+    assert_eq!(error, Some(CommError::NotMet { seconds: "0.3".to_owned() }));
 }
 
 #[test]

@@ -37,10 +37,10 @@ fn as_rank() {
     let report = match role.as_str() {
         "collectives" => collectives(&placement, &variables),
         "loss" => loss(&placement, &variables),
-        "start" => start(&placement, &variables, LateWatch::default())
+        "start" => start(&placement, &variables, LateWatch::new(Deadlines::default().join))
             .map_or_else(|error| error.to_string(), |_| "started".to_owned()),
         "probe" => {
-            let engine = start(&placement, &variables, LateWatch::default()).unwrap();
+            let engine = start(&placement, &variables, LateWatch::new(Deadlines::default().join)).unwrap();
             format!("{:?}", engine.probe([0, 1]).unwrap())
         }
         "two libraries" => {
@@ -90,7 +90,7 @@ fn reduce_all(engine: &Engine) -> String {
 
 fn collectives(placement: &Placement, variables: &Variables) -> String {
     assert_eq!(placement.rendezvous, Some(Rendezvous::Mpi));
-    let engine = start(placement, variables, LateWatch::default()).unwrap();
+    let engine = start(placement, variables, LateWatch::new(Deadlines::default().join)).unwrap();
     assert_eq!((engine.rank(), engine.size()), (placement.rank, placement.size));
     let Membership { server, control } = join(placement, &engine);
     let report = reduce_all(&engine);
@@ -104,7 +104,7 @@ fn collectives(placement: &Placement, variables: &Variables) -> String {
 
 /// The last rank ends without a word while the others wait in an all-reduce.
 fn loss(placement: &Placement, variables: &Variables) -> String {
-    let watch = LateWatch::default();
+    let watch = LateWatch::new(Deadlines::default().join);
     let engine = start(placement, variables, watch.clone()).unwrap();
     let Membership { server: _server, control } = join(placement, &engine);
     watch.set(&control);

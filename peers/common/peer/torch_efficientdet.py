@@ -77,7 +77,7 @@ def keep_precision(self, boxes):
 
 def matcher(model):
     """From the objects of a batch to what `loss` takes, by the package's own matching."""
-    labeler = DetBenchTrain(model).anchor_labeler
+    labeler = DetBenchTrain(model).to(next(model.parameters()).device).anchor_labeler
     return lambda objects: labeler.batch_label_anchors(*objects)
 
 
@@ -96,19 +96,19 @@ def detector(work, model, run):
     wanted = work.detection
     if (wanted["suppression"], wanted["overlap"], wanted["score_floor"], wanted["clip"]) != ("hard", OVERLAP, 0, True):
         raise Cannot(f"effdet suppresses boxes that overlap by more than {OVERLAP}, and cuts them off at the image's borders")
-    bench = DetBenchPredict(model)
+    bench = DetBenchPredict(model).to(next(model.parameters()).device)
     bench.model, bench.max_detection_points, bench.max_det_per_image = run, wanted["candidates"], wanted["detections"]
     return bench
 
 
-def image_infos(work):
+def image_infos(work, device):
     """Of each batch what the package is told of its images."""
-    sizes = [torch.from_numpy(feeds["sizes"]) for feeds in work.named_feeds(["sizes"])]
-    return [{"img_scale": torch.ones(len(batch)), "img_size": batch.flip(1)} for batch in sizes]
+    sizes = [torch.from_numpy(feeds["sizes"]).to(device) for feeds in work.named_feeds(["sizes"])]
+    return [{"img_scale": torch.ones(len(batch), device=device), "img_size": batch.flip(1)} for batch in sizes]
 
 
 def named(detections):
     """Arrays by the names of the protocol; rows behind the last detection are zeros."""
-    found = detections.numpy()
+    found = detections.cpu().numpy()
     classes = found[..., 5]
     return {"boxes": found[..., :4], "scores": found[..., 4], "labels": classes - 1, "count": (classes > 0).sum(axis=1)}

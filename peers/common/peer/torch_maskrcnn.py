@@ -17,6 +17,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.ops import FrozenBatchNorm2d
 
 from .mask_crops import mask_shares
+from .torch_images import DetectorImages, pinned
 from .work import Cannot
 
 STEM = 64
@@ -58,14 +59,14 @@ def make(work):
 
 
 def feeds_of(work):
-    """Of each batch its images and their sizes, and what torchvision takes of the objects."""
+    """Of each batch the sizes of its images, and what torchvision takes of the objects."""
     names = ["sizes", "boxes", "classes", "crops", "count"]
     batches = []
-    for images, fed in zip(work.images(), work.named_feeds(names)):
+    for fed in work.named_feeds(names):
         sizes = [tuple(int(side) for side in size) for size in fed["sizes"]]
         targets = [{"boxes": torch.from_numpy(boxes[:n]), "labels": torch.from_numpy(classes[:n]).long(), "crops": crops[:n]}
                    for boxes, classes, crops, n in zip(fed["boxes"], fed["classes"], fed["crops"], fed["count"])]
-        batches.append((torch.from_numpy(images).permute(0, 3, 1, 2), sizes, targets))
+        batches.append((sizes, targets))
     return batches
 
 
@@ -83,9 +84,9 @@ def whole_masks(target, canvas):
 def masks_from_crops(masks, boxes, numbers, size):
     """In place of torchvision's function of this form, which reads whole masks."""
     crops, truths = masks
-    pairs = zip(boxes.detach().double().numpy(), numbers)
+    pairs = zip(boxes.detach().double().cpu().numpy(), numbers.cpu())
     shares = [mask_shares(crops[n], truths[n].double().numpy(), box, size) for box, n in pairs]
-    return torch.from_numpy(np.array(shares).reshape(-1, size, size)).to(boxes.dtype)
+    return torch.from_numpy(np.array(shares).reshape(-1, size, size)).to(boxes)
 
 
 def use_first_samples():
@@ -107,25 +108,40 @@ def detect(model, images, sizes):
     return model.roi_heads(features, proposals, sizes)[0]
 
 
-def step(work, request, autocast):
-    """The function of a step, and options that a reader should know."""
-    model = make(work).to(memory_format=torch.channels_last)
-    feeds = [(images.contiguous(memory_format=torch.channels_last), sizes, targets) for images, sizes, targets in feeds_of(work)]
-    is_mixed = request.precision == "bf16"
+def step(work, request, mixed):
+    """The function of a step, and options that a reader should know. `mixed` makes the context of the precision."""
+    device = torch.device(request.device)
+    model = make(work).to(device, memory_format=torch.channels_last)
     options = {"threads": torch.get_num_threads(), "channels_last": True}
     if request.trains:
-        return train_step(model, feeds, work, request, lambda: autocast(is_mixed)), dict(options, samples="the first ones")
-    return infer_step(model, feeds, work, lambda: autocast(is_mixed)), dict(options, masks="on their boxes, not pasted")
+        return train_step(model, Feeds(work, device), work, request, mixed), dict(options, samples="the first ones")
+    return infer_step(model, Feeds(work, device), work, mixed), dict(options, masks="on their boxes, not pasted")
 
 
-def train_step(model, feeds, work, request, context):
+class Feeds:
+    """Batches on a device: images, their sizes, and what torchvision takes of the objects. On a GPU a step copies them there."""
+
+    def __init__(self, work, device):
+        self.device = device
+        self.images = DetectorImages(work, device)
+        self.sizes, self.targets = zip(*feeds_of(work))
+
+    def __getitem__(self, batch):
+        targets = [{name: self.moved(x) for name, x in target.items()} for target in self.targets[batch]]
+        return self.images[batch], self.sizes[batch], targets
+
+    def moved(self, x):
+        return x.to(self.device, non_blocking=True) if torch.is_tensor(x) else x
+
+
+def train_step(model, feeds, work, request, mixed):
     use_first_samples()
     if request.checks:
         # The same masks as in the work of the others, computed by NumPy; timed steps read whole masks, as users have them.
         roi_heads.project_masks_on_boxes = masks_from_crops
-    for images, _, targets in feeds:
-        for target in targets:
-            target["masks"] = (target["crops"], target["boxes"]) if request.checks else whole_masks(target, images.shape[2:])
+    canvas = work.feeds["images"].shape[2:4]
+    for target in (target for targets in feeds.targets for target in targets):
+        target["masks"] = (target["crops"], target["boxes"]) if request.checks else pinned(whole_masks(target, canvas), feeds.device)
     model.train()
     training = work.training
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -135,21 +151,23 @@ def train_step(model, feeds, work, request, context):
     if training.optimizer != "sgd":
         raise Cannot(f"optimizer {training.optimizer} is not sgd")
     optimizer = torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, nesterov=training.nesterov, fused=True)
+    scaler = torch.amp.GradScaler(request.device_kind, enabled=request.precision == "fp16")
 
     def run(batch):
         optimizer.zero_grad(set_to_none=True)
-        with context():
+        with mixed():
             value = sum(losses(model, *feeds[batch]).values())
-        value.backward()
+        scaler.scale(value).backward()
         with torch.no_grad():
             squares = torch.stack(torch._foreach_norm(kernels)).square().sum().item()
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         return value.item() + training.loss["l2"] / 2 * squares
 
     return run
 
 
-def infer_step(model, feeds, work, context):
+def infer_step(model, feeds, work, mixed):
     model.eval()
     wanted = work.detection
     heads = model.roi_heads
@@ -157,8 +175,8 @@ def infer_step(model, feeds, work, context):
 
     @torch.inference_mode()
     def run(batch):
-        images, sizes, _ = feeds[batch]
-        with context():
+        images, sizes = feeds.images[batch], feeds.sizes[batch]
+        with mixed():
             found = detect(model, images, sizes)
         return named(found, wanted["detections"])
 
@@ -170,7 +188,7 @@ def named(found, most):
     def padded(tensors):
         out = np.zeros((len(tensors), most, *tensors[0].shape[1:]), np.float32)
         for rows, tensor in zip(out, tensors):
-            rows[:len(tensor)] = tensor.float().numpy()
+            rows[:len(tensor)] = tensor.float().cpu().numpy()
         return out
     outputs = {name: padded([image[name] for image in found]) for name in ("boxes", "scores", "labels")}
     outputs["masks"] = padded([image["masks"][:, 0] for image in found])

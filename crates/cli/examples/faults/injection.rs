@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 pub(crate) const PEER_TIMEOUT: u64 = 3;
 /// Seconds that a rank waits for a sum over all ranks, `--collective-timeout`, where another stands still.
 pub(crate) const COLLECTIVE_TIMEOUT: u64 = 2;
+/// Seconds within which ranks must have met, `--join-timeout`, where one is killed before.
+pub(crate) const JOIN_TIMEOUT: u64 = 10;
 /// Seconds that survivors have from the loss of a rank, once it can be known, to their end.
 pub(crate) const DEADLINE: u64 = 10;
 /// Seconds that a run has for all of its steps.
@@ -109,10 +111,10 @@ impl Fault {
     }
 
     /// Seconds within which all survivors must have ended. Before ranks have met their launcher ends them, and Open MPI's takes as long
-    /// again.
+    /// again; that of MPICH does not where a rank had not begun with MPI, and the others wait for it.
     fn deadline(self, had_met: bool) -> u64 {
         match self {
-            Fault::Kill(..) if !had_met => 2 * DEADLINE,
+            Fault::Kill(..) if !had_met => JOIN_TIMEOUT + DEADLINE,
             Fault::Kill(..) => DEADLINE,
             Fault::Halt(_) => COLLECTIVE_TIMEOUT + DEADLINE,
             Fault::Stop(_) | Fault::Network(_) if self.ends_the_run() => PEER_TIMEOUT + DEADLINE,
@@ -275,9 +277,12 @@ impl Site {
         let chance = (number as f64 * 0.618_034).fract();
         let launcher = self.launchers[number % self.launchers.len()].clone();
         let name = format!("fault-{number}");
-        let collective_timeout = COLLECTIVE_TIMEOUT.to_string();
-        let options = ["--collective-timeout", &collective_timeout];
-        let options: &[&str] = if matches!(fault, Fault::Halt(_)) { &options } else { &[] };
+        let seconds = [COLLECTIVE_TIMEOUT, JOIN_TIMEOUT].map(|seconds| seconds.to_string());
+        let options: &[&str] = match fault {
+            Fault::Halt(_) => &["--collective-timeout", &seconds[0]],
+            Fault::Kill(Phase::Start, _) => &["--join-timeout", &seconds[1]],
+            _ => &[],
+        };
         let mut run = self.start(&name, &launcher, options)?;
         self.wait_for_moment(fault, &mut run, chance);
         if !run.is_running() {
@@ -425,10 +430,12 @@ impl Outcome {
             Fault::Halt(halted) => format!(": not begun by rank {halted} ("),
             Fault::Network(_) => "lost rank ".to_owned(),
         };
-        // Ranks that have not met know of each other by the launcher alone.
-        if !self.had_met && errors.is_empty() {
-            return None;
-        }
+        // Ranks that have not met know of each other by the launcher, or not at all.
+        let expected = match self.had_met {
+            false if errors.is_empty() => return None,
+            false if !errors[0].contains(&expected) => "the ranks have not met within ".to_owned(),
+            _ => expected,
+        };
         match (self.codes.get(&rank), &errors[..]) {
             (Some(1), [error]) if error.contains(&expected) => None,
             (code, errors) => Some(format!("rank {rank} ended with code {code:?} and {errors:?}")),

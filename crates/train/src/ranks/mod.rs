@@ -157,7 +157,7 @@ impl Group {
         options: GroupOptions,
         missing: impl FnMut(&[usize]),
     ) -> Result<Group, TrainError> {
-        let watch = LateWatch::default();
+        let watch = LateWatch::new(options.deadlines.join);
         let (watched, is_alone) = (watch.clone(), Arc::new(AtomicBool::new(false)));
         let left_alone = Arc::clone(&is_alone);
         let look = move || if left_alone.load(Ordering::Acquire) { Err(CommError::Cancelled) } else { watched.check() };
