@@ -328,7 +328,7 @@ fn what_a_suite_has_no_time_for_is_told() {
     let place = Place::new();
     let few = place.run(&format!("{SUITE} --out none --budget 0.00001 --dry-run")).ok();
     assert!(few.out.contains("0 of 5 measured") && few.out.contains("  bert-tiny train b2 fp32 ("), "{}", few.out);
-    let suite = SUITE.replace("--steps 3", "--steps 100");
+    let suite = SUITE.replace("--steps 3", "--steps 20");
     place.run(&format!("{suite} --out out --budget 10 --modes train --dry-run")).ok();
     let said = place.run(&format!("{suite} --out out --budget 10 --modes infer")).ok();
     assert!(said.out.contains("2 of 2 measured") && !said.out.contains("left out"), "{}", said.out);
