@@ -6,7 +6,7 @@ import torch
 import torch._dynamo
 import torch._inductor.config
 from peer import protocol, torch_resnet, torch_text
-from peer.torch_images import DetectorImages, Images
+from peer.torch_images import DetectorImages, Images, pinned
 from peer.work import DETECTIONS, INPUTS, NETWORK, channels_behind
 from torch.nn import functional as F
 
@@ -84,9 +84,7 @@ def model_and_feeds(work, device):
         model = torch_resnet.make(work).to(device, memory_format=torch.channels_last)
         return model, lambda batch: ((images[batch],), *moved([targets[batch]]))
     feeds = [{name: torch.from_numpy(array) for name, array in feeds.items()} for feeds in work.named_feeds()]
-    feeds = [{name: x if x.is_floating_point() else x.long() for name, x in batch.items()} for batch in feeds]
-    if device.type != "cpu":
-        feeds = [{name: x.pin_memory() for name, x in batch.items()} for batch in feeds]
+    feeds = [{name: pinned(x if x.is_floating_point() else x.long(), device) for name, x in batch.items()} for batch in feeds]
 
     def fetch(batch):
         found = {name: x.to(device, non_blocking=True) for name, x in feeds[batch].items()}

@@ -3,7 +3,7 @@
 use crate::cublaslt::Product;
 use crate::cudnn::MOST_WORKSPACE;
 use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
-use crate::lower::{Fused, Lowered, Place, Step, is_attention_of_products, units};
+use crate::lower::{Fused, Lowered, Place, Step, attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -440,8 +440,8 @@ impl Node<'_> {
     fn has_attention_of_products(&self) -> bool {
         let types = self.graph.input_types(self.id);
         match &self.graph.node(self.id).op {
-            Op::Attention(attention) => is_attention_of_products(attention, &types),
-            Op::AttentionGrad(grad) => is_attention_of_products(&grad.attention, &types),
+            Op::Attention(of) => attention::is_of_products(of, &types),
+            Op::AttentionGrad(grad) => attention::is_of_products(&grad.attention, &types),
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+pub(crate) mod attention;
 mod collective;
 mod epilogue;
 mod groups;
@@ -12,7 +13,6 @@ mod tests;
 
 pub(crate) use collective::message_of;
 pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
-pub(crate) use product::is_attention_of_products;
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Pass};
@@ -368,8 +368,8 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
                 Ok(Lowered::one("normal numbers", 1, kernel))
             }
         },
-        Op::Attention(attention) => product::attention(attention, &types),
-        Op::AttentionGrad(grad) => product::attention_grad(grad, &types),
+        Op::Attention(attention) => attention::forward(attention, &types),
+        Op::AttentionGrad(grad) => attention::gradient(grad, &types),
         Op::TopK(_)
         | Op::Anchors(_)
         | Op::MatchBoxes(_)

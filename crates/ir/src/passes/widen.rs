@@ -53,8 +53,8 @@ struct Widening<'a> {
     padded: HashMap<(Value, usize), Value>,
     /// Wide matrices whose further columns hold a number, by its bits.
     masked: HashMap<(Value, u64), Value>,
-    /// For rows of so many columns whether one of so many is a further one.
-    masks: HashMap<[usize; 2], Value>,
+    /// For matrices of so many columns in the source whether a column is one of them.
+    masks: HashMap<usize, Value>,
     /// Products that have other columns.
     products: usize,
     /// Matrices that are copied to lose their further columns.
@@ -84,42 +84,50 @@ impl<'a> Widening<'a> {
     }
 
     fn product(&mut self, id: NodeId, matmul: Matmul) -> Result<bool, GraphError> {
-        let graph = self.graph;
-        let [a, b] = [0, 1].map(|input| graph.node(id).inputs[input]);
-        if graph.shape(a).rank() != 2 || graph.shape(b).rank() != 2 || self.wide.contains_key(&b) {
+        let inputs = [0, 1].map(|input| self.graph.node(id).inputs[input]);
+        let is_matrix = |&value: &Value| self.graph.shape(value).rank() == 2;
+        if !inputs.iter().all(is_matrix) || self.wide.contains_key(&inputs[1]) {
             return Ok(false);
         }
-        let own = Value { node: id, output: 0 };
-        let shape = graph.shape(own);
-        let [along_k, along_n] = if matmul.trans_b { [1, 0] } else { [0, 1] };
-        match self.wide.contains_key(&a) {
-            true => {
-                // Zeros are not needed where the columns are rows of the result, but others may need them.
-                let (columns, wide) = (self.columns(graph.shape(a)), self.masked(id, a, 0.0)?);
-                let result = if matmul.trans_a {
-                    let b = self.rewriter.get(b);
-                    self.add(id, |g| {
-                        let rows = g.push1(matmul, &[wide, b])?;
-                        g.slice(rows, &[0, 0], shape, &[1, 1])
-                    })?
-                } else {
-                    let b = self.padded(id, b, along_k, columns)?;
-                    self.add(id, |g| g.push1(matmul, &[wide, b]))?
-                };
-                self.rewriter.set(own, result);
-            }
-            false => {
-                let (n, columns) = (shape.cols(), self.columns(shape));
-                if n < self.rules.least || n == columns {
-                    return Ok(false);
-                }
-                let a = self.rewriter.get(a);
-                let b = self.padded(id, b, along_n, columns)?;
-                let result = self.add(id, |g| g.push1(matmul, &[a, b]))?;
-                self.wide.insert(own, result);
-            }
+        if self.wide.contains_key(&inputs[0]) {
+            self.product_of_wide(id, matmul, inputs)?;
+        } else if !self.product_to_wide(id, matmul, inputs)? {
+            return Ok(false);
         }
         self.products += 1;
+        Ok(true)
+    }
+
+    fn product_of_wide(&mut self, id: NodeId, matmul: Matmul, [a, b]: [Value; 2]) -> Result<(), GraphError> {
+        let (graph, own) = (self.graph, Value { node: id, output: 0 });
+        let columns = self.columns(graph.shape(a));
+        // Zeros are not needed where the columns are rows of the result, but others may need them.
+        let wide = self.masked(id, a, 0.0)?;
+        let result = if matmul.trans_a {
+            let b = self.rewriter.get(b);
+            self.add(id, |g| {
+                let rows = g.push1(matmul, &[wide, b])?;
+                g.slice(rows, &[0, 0], graph.shape(own), &[1, 1])
+            })?
+        } else {
+            let b = self.padded(id, b, usize::from(matmul.trans_b), columns)?;
+            self.add(id, |g| g.push1(matmul, &[wide, b]))?
+        };
+        self.rewriter.set(own, result);
+        Ok(())
+    }
+
+    fn product_to_wide(&mut self, id: NodeId, matmul: Matmul, [a, b]: [Value; 2]) -> Result<bool, GraphError> {
+        let own = Value { node: id, output: 0 };
+        let shape = self.graph.shape(own);
+        let columns = self.columns(shape);
+        if shape.cols() < self.rules.least || shape.cols() == columns {
+            return Ok(false);
+        }
+        let a = self.rewriter.get(a);
+        let b = self.padded(id, b, usize::from(!matmul.trans_b), columns)?;
+        let result = self.add(id, |g| g.push1(matmul, &[a, b]))?;
+        self.wide.insert(own, result);
         Ok(true)
     }
 
@@ -229,7 +237,7 @@ impl<'a> Widening<'a> {
             return Ok(masked);
         }
         let shape = self.graph.shape(value);
-        let mask = self.mask(id, [shape.cols(), self.columns(shape)])?;
+        let mask = self.mask(id, shape)?;
         let (wide, dtype) = (self.wide[&value], self.graph.dtype(value));
         let masked = self.add(id, |g| {
             let number = g.constant(dtype, [], number)?;
@@ -243,9 +251,10 @@ impl<'a> Widening<'a> {
         Ok(masked)
     }
 
-    /// `bool[columns]`: whether a column is one of the first `own`.
-    fn mask(&mut self, id: NodeId, [own, columns]: [usize; 2]) -> Result<Value, GraphError> {
-        if let Some(&mask) = self.masks.get(&[own, columns]) {
+    /// `bool[columns]`: whether a column is one of those of the source.
+    fn mask(&mut self, id: NodeId, shape: &Shape) -> Result<Value, GraphError> {
+        let (own, columns) = (shape.cols(), self.columns(shape));
+        if let Some(&mask) = self.masks.get(&own) {
             return Ok(mask);
         }
         let mask = self.add(id, |g| {
@@ -254,7 +263,7 @@ impl<'a> Widening<'a> {
             let zero = g.constant(DType::F32, [], 0.0)?;
             g.binary(BinaryKind::Gt, ones, zero)
         })?;
-        self.masks.insert([own, columns], mask);
+        self.masks.insert(own, mask);
         Ok(mask)
     }
 

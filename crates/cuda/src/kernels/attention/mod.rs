@@ -1,6 +1,5 @@
-//! Attention and its gradient: in one pass on tensor cores where operands and sizes allow that, else what is between products of matrices.
+//! Attention and its gradient on tensor cores.
 
-pub(crate) mod rows;
 pub(crate) mod tensor_cores;
 
 use crate::kgen::Parameter;
