@@ -10,6 +10,7 @@ use bessemer_cpu::gemm::{Affine, Ctx, Input, Output, TypedSlice, Weights};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::threads::ThreadPool;
+use bessemer_ir::DType;
 use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
 
@@ -39,7 +40,7 @@ impl Case {
         data_grad(ctx, d, dy, w, Output::new(&mut r.dx), scratch, Some(&coverage));
         coverage.assert_once();
 
-        let scratch = &mut nan(weight_grad_scratch_len(d, threads));
+        let scratch = &mut nan(weight_grad_scratch_len(d, DType::F32, threads));
         weight_grad(ctx, d, x, dy, Output::new(&mut r.dw), scratch);
         r
     }
@@ -172,7 +173,14 @@ fn operands_of_16_bits() {
                 let mut dx = nan(case.operands.x.len());
                 data_grad(ctx, &d, dy, w, Output::new(&mut dx), &mut nan(data_grad_scratch_len(&d, threads)), None);
                 let mut dw = nan(case.operands.w.len());
-                weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, threads)));
+                weight_grad(
+                    ctx,
+                    &d,
+                    x,
+                    dy,
+                    Output::new(&mut dw),
+                    &mut nan(weight_grad_scratch_len(&d, DType::Bf16, threads)),
+                );
                 [y, dx, dw]
             });
             let expected = [expected.y, expected.dx, expected.dw];
@@ -219,7 +227,7 @@ fn affine_inputs() {
             forward(ctx, &d, x, &case.operands.w, Output::new(&mut y), scratch, None);
             assert_eq!(y, expected.y, "{isa} forward {d:?}");
             let mut dw = nan(case.operands.w.len());
-            let scratch = &mut nan(weight_grad_scratch_len(&d, 2));
+            let scratch = &mut nan(weight_grad_scratch_len(&d, DType::F32, 2));
             weight_grad(ctx, &d, x, &case.operands.dy, Output::new(&mut dw), scratch);
             assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
         }

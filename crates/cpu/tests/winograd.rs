@@ -11,6 +11,7 @@ use bessemer_cpu::conv::{self, ConvDesc};
 use bessemer_cpu::gemm::{Affine, Ctx, Input, Output};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
+use bessemer_ir::DType;
 use common::convolution::Operands;
 use common::{Coverage, Random};
 
@@ -312,7 +313,7 @@ fn errors_of_weight_gradients() {
         let operands = Operands::random(&mut random, &d, 1);
         let (expected, isa, pool) = (operands.expected(&d, 1).dw, Isa::detect(), ThreadPool::new(1));
         let mut direct = vec![f32::NAN; expected.len()];
-        let scratch = &mut vec![0.0; conv::weight_grad_scratch_len(&d, 1)];
+        let scratch = &mut vec![0.0; conv::weight_grad_scratch_len(&d, DType::F32, 1)];
         let ctx = Ctx::alone(isa, &pool);
         conv::weight_grad(ctx, &d, &operands.x, &operands.dy, Output::new(&mut direct), scratch);
         let got = gradient(&d, (&operands.x).into(), &operands.dy, isa, 1);

@@ -167,7 +167,7 @@ pub fn weight_grad_scratch_len(d: &GroupedDesc, threads: usize) -> usize {
     if d.is_depthwise() {
         depthwise::weight_grad_scratch_len(&d.conv, d.dtype)
     } else {
-        d.scratch_len(super::weight_grad_scratch_len(&d.one(), threads))
+        d.scratch_len(super::weight_grad_scratch_len(&d.one(), DType::F32, threads))
     }
 }
 
@@ -190,7 +190,7 @@ pub fn weight_grad<'a>(
     let product = Product {
         operands: [(d.input(), x, "input"), (d.output(), dy, "output gradient")],
         result: (d.weights(), dw.checked_whole(d.weights().len(), "weight gradient")),
-        own_scratch: super::weight_grad_scratch_len(&d.one(), ctx.pool.threads()),
+        own_scratch: super::weight_grad_scratch_len(&d.one(), DType::F32, ctx.pool.threads()),
     };
     product.run(ctx, scratch, |x, dy, dw, scratch| super::weight_grad(ctx, &d.one(), x, dy, Output::new(dw), scratch));
 }

@@ -8,6 +8,7 @@ mod data_grad;
 mod depthwise;
 mod gather;
 pub mod grouped;
+mod shifted;
 pub mod winograd;
 
 use crate::gemm::{
@@ -16,6 +17,7 @@ use crate::gemm::{
     packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::PanelFormat;
+use bessemer_ir::DType;
 use gather::{Axis, Gather, TILE_PIXEL};
 
 pub use depthwise::chained;
@@ -211,9 +213,14 @@ pub fn forward<'a>(
     unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
 }
 
-/// Scratch elements of [`weight_grad`] with `threads` threads.
-pub fn weight_grad_scratch_len(d: &ConvDesc, threads: usize) -> usize {
-    outer_scratch_len(d.weight_rows(), d.c_out, d.output_rows(), threads)
+/// Scratch elements of [`weight_grad`] of operands of type `dtype` with `threads` threads.
+pub fn weight_grad_scratch_len(d: &ConvDesc, dtype: DType, threads: usize) -> usize {
+    let shifted = if dtype == DType::Bf16 && PanelFormat::has_tiles() && shifted::applies(d) {
+        shifted::scratch_len(d, threads)
+    } else {
+        0
+    };
+    shifted.max(outer_scratch_len(d.weight_rows(), d.c_out, d.output_rows(), threads))
 }
 
 /// Gradient `dw` of the weights from input `x` and output gradient `dy`. `scratch` has at least
@@ -229,10 +236,16 @@ pub fn weight_grad<'a>(
     dw: Output<'_>,
     scratch: &mut [f32],
 ) {
-    let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, ctx.pool.threads()));
     let (x, dy) = (x.into(), dy.into());
+    let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, dy.dtype(), ctx.pool.threads()));
     let format = x.panel_format(ctx, dy.dtype());
     let (rows, dy) = (d.output_rows(), dy.checked(d.output_len(), "output gradient"));
+    if format == PanelFormat::Tiles && shifted::applies(d) {
+        let x = x.elements.checked(d.input_len(), "input");
+        let dw = dw.checked_whole(d.weight_len(), "weight gradient");
+        // SAFETY: extents were checked.
+        return unsafe { shifted::weight_grad(ctx, d, x, dy, dw, scratch) };
+    }
     let product = OuterProduct {
         source: &d.gather(&x),
         b: Matrix { src: dy, ld: d.c_out, transposed: false, k: rows, n: d.c_out },

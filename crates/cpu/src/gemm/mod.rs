@@ -36,7 +36,7 @@ pub use typed_slice::{TypedSlice, Weights};
 pub(crate) use affine::AffinePtr;
 pub(crate) use blocking::{BlockRuns, TASKS, column_groups, even_chunks, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
-pub(crate) use outer::{OuterProduct, PartialSum, outer_scratch_len};
+pub(crate) use outer::{OuterProduct, PartialSums, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
     BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MAX_RUNS, MatrixRows, Origin, PlacedRows, Row, RowAddress, RowBlock,

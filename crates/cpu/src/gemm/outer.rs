@@ -436,18 +436,55 @@ impl<P: RowSource> OuterBlock<'_, P> {
     }
 }
 
-/// Adds the partial sums of a block in their order.
-pub(crate) struct PartialSum {
-    pub partials: SharedMut,
+/// Partial sums of a matrix, one after the other.
+pub(crate) struct PartialSums {
+    pub start: SharedMut,
     pub count: usize,
+    /// Of the matrix.
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl PartialSums {
+    /// Adds them in their order, and writes the matrix to `c`.
+    ///
+    /// # Safety
+    /// They are there, and `c` is valid and unshared.
+    pub(crate) unsafe fn add_to(&self, ctx: Ctx<'_>, c: SharedMut) {
+        let parts = even_chunks(self.rows, SUM_ROWS, 1);
+        ctx.pool.run(parts.count, &|part, _| {
+            let sum = PartialSum {
+                partials: self.start,
+                count: self.count,
+                len: self.rows * self.cols,
+                pitch: self.cols,
+                c,
+                ldc: self.cols,
+                accumulate: false,
+                rows: parts.range(part, self.rows),
+                cols: 0..self.cols,
+            };
+            // SAFETY: the caller's promise; tasks have different rows.
+            unsafe { sum.run_on(ctx.isa) };
+        });
+    }
+}
+
+/// Rows of a task that adds partial sums.
+const SUM_ROWS: usize = 128;
+
+/// Adds the partial sums of a block in their order.
+struct PartialSum {
+    partials: SharedMut,
+    count: usize,
     /// Elements of a partial sum, and of a row of it.
-    pub len: usize,
-    pub pitch: usize,
-    pub c: SharedMut,
-    pub ldc: usize,
-    pub accumulate: bool,
-    pub rows: Range<usize>,
-    pub cols: Range<usize>,
+    len: usize,
+    pitch: usize,
+    c: SharedMut,
+    ldc: usize,
+    accumulate: bool,
+    rows: Range<usize>,
+    cols: Range<usize>,
 }
 
 impl SimdOp for PartialSum {

@@ -217,10 +217,54 @@ fn convolutions_in(format: PanelFormat) {
         assert_close(&dx, &expected, &format!("{format:?} data gradient {d:?}"));
 
         let (mut dw, mut expected) = (nan(wide_weights.len()), nan(wide_weights.len()));
-        let mut scratch = nan(conv::weight_grad_scratch_len(&d, 2));
+        let mut scratch = nan(conv::weight_grad_scratch_len(&d, DType::Bf16, 2));
         conv::weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut scratch);
         conv::weight_grad(ctx, &d, &wide_x, &wide_dy, Output::new(&mut expected), &mut scratch);
         assert_close(&dw, &expected, &format!("{format:?} weight gradient {d:?}"));
+    }
+}
+
+/// Of several chunks and parts of the reduction, blocks of channels, and panels, with borders of all kinds; on one thread and on two.
+#[test]
+fn gradients_of_weights_from_shifted_inputs() {
+    emulated::set_format(PanelFormat::Tiles);
+    let pools = [1, 2].map(ThreadPool::new);
+    for (n, size, channels, kernel, dilation, pad) in [
+        (5, [33, 31], [48, 70], [3, 3], [1, 1], [1, 1]),
+        (1, [14, 47], [272, 20], [1, 3], [1, 2], [0, 3]),
+        (2, [30, 18], [32, 300], [5, 2], [2, 1], [1, 0]),
+    ] {
+        let out = [0, 1].map(|axis| size[axis] + 2 * pad[axis] - (kernel[axis] - 1) * dilation[axis]);
+        let d = ConvDesc {
+            n,
+            h: size[0],
+            w: size[1],
+            c_in: channels[0],
+            kh: kernel[0],
+            kw: kernel[1],
+            c_out: channels[1],
+            oh: out[0],
+            ow: out[1],
+            stride: [1; 2],
+            dilation,
+            pad,
+        };
+        let (x, wide_x) = elements(n * d.h * d.w * d.c_in, 3);
+        let (dy, wide_dy) = elements(n * d.oh * d.ow * d.c_out, 5);
+        let len = d.kh * d.kw * d.c_in * d.c_out;
+        let gradient = |pool: &ThreadPool, is_wide: bool| {
+            let mut dw = vec![f32::NAN; len];
+            let mut scratch = vec![f32::NAN; conv::weight_grad_scratch_len(&d, DType::Bf16, pool.threads())];
+            let (ctx, output) = (Ctx::alone(Isa::Portable, pool), Output::new(&mut dw));
+            match is_wide {
+                true => conv::weight_grad(ctx, &d, &wide_x, &wide_dy, output, &mut scratch),
+                false => conv::weight_grad(ctx, &d, &x[..], &dy[..], output, &mut scratch),
+            }
+            dw
+        };
+        let one = gradient(&pools[0], false);
+        assert_close(&one, &gradient(&pools[0], true), &format!("{d:?}"));
+        assert_eq!(one, gradient(&pools[1], false), "{d:?} depends on the number of threads");
     }
 }
 

@@ -59,7 +59,7 @@ impl Kernel for Whole {
             let conv = ConvDesc { n, ..self.conv };
             match self.by_winograd(&conv) {
                 true => winograd::weight_grad_scratch_len(&conv, threads),
-                false => conv::weight_grad_scratch_len(&conv, threads),
+                false => conv::weight_grad_scratch_len(&conv, self.dtype, threads),
             }
         };
         (least..=self.conv.n).map(of_first).max().unwrap_or(0)

@@ -454,6 +454,15 @@ impl PanelFormat {
         }
     }
 
+    /// Whether some instruction set of this machine has [`Tiles`](Self::Tiles).
+    pub(crate) fn has_tiles() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let has_tiles = amx::is_available();
+        #[cfg(not(target_arch = "x86_64"))]
+        let has_tiles = false;
+        cfg!(test) || has_tiles
+    }
+
     /// The format that an instruction set multiplies.
     #[inline(always)]
     pub(crate) const fn of<S: Simd>() -> PanelFormat {

@@ -16,8 +16,9 @@ use super::weights::KERNEL;
 use super::{Direction, FEWEST_CHANNELS, is_possible};
 use crate::conv::ConvDesc;
 use crate::gemm::{
-    ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, OperandRows, Output, PartialSum, Prefetch, RowBlocks,
-    Scratch, SharedMut, TASKS, TileLoop, TileRows, TypedSlice, aligned_len, column_stride, even_chunks, panel,
+    ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, OperandRows, Output, PartialSums, Prefetch,
+    RowBlocks, Scratch, SharedMut, TASKS, TileLoop, TileRows, TypedSlice, aligned_len, column_stride, even_chunks,
+    panel,
 };
 use crate::simd::{Simd, SimdOp};
 
@@ -29,9 +30,6 @@ const GROUP: usize = 48;
 
 /// Most tiles of a task: what the tasks of all blocks of channels read one after the other stays in the last-level cache.
 const MAX_SPLIT: usize = 1024;
-
-/// Rows of the gradient, `[taps, input channels]`, that are summed by a task.
-const SUM_ROWS: usize = 128;
 
 /// How the gradient is cut. Shapes alone decide.
 struct Plan {
@@ -169,25 +167,11 @@ pub fn weight_grad<'a>(
             block.run_on(ctx.isa);
         }
     });
-    if splits.count <= 1 {
-        return;
+    if splits.count > 1 {
+        let sums = PartialSums { start: partials, count: splits.count, rows: d.weight_rows(), cols: d.c_out };
+        // SAFETY: the partial sums are complete.
+        unsafe { sums.add_to(ctx, dw) };
     }
-    let parts = even_chunks(d.weight_rows(), SUM_ROWS, 1);
-    ctx.pool.run(parts.count, &|part, _| {
-        let sum = PartialSum {
-            partials,
-            count: splits.count,
-            len: d.weight_len(),
-            pitch: d.c_out,
-            c: dw,
-            ldc: d.c_out,
-            accumulate: false,
-            rows: parts.range(part, d.weight_rows()),
-            cols: 0..d.c_out,
-        };
-        // SAFETY: the partial sums are complete, and tasks have different rows.
-        unsafe { sum.run_on(ctx.isa) };
-    });
 }
 
 /// A block of channels of the gradient over some tiles.

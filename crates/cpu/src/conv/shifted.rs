@@ -1,0 +1,387 @@
+//! Gradients of the weights of convolutions with several taps and stride 1, by tiles of the processor: for each tap, the product of the
+//! input, shifted by it, with the output gradient.
+//!
+//! The input is transposed once: a row for each channel, with the pixels of an image and of its border as neighbours. A tile of it
+//! begins at any pixel, so that the input of each tap is read from there, where an outer product of windows copies and transposes
+//! it anew. The output gradient gets the same lines, with zeros where the input has its border.
+
+use std::ops::Range;
+
+use super::ConvDesc;
+use crate::gemm::{
+    Ctx, LINE, MAX_DEPTH, MAX_PANEL, PartialSums, RowBlocks, Scratch, SharedMut, TASKS, TypedPtr, aligned_len,
+    even_chunks, panel,
+};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
+
+/// Channels of the input in a block: two tiles of rows.
+const CHANNELS: usize = 2 * TILE_STEPS;
+
+/// Pixels of a step of tiles.
+const STEP_PIXELS: usize = 2 * TILE_STEPS;
+
+/// Most steps of a product: its rows of the input and its panel of the output gradient stay in the first-level cache.
+const DEPTH: usize = MAX_DEPTH / 2;
+
+/// Most blocks of sums of a task, of 4 KB each: they stay in the second-level cache.
+const MAX_BLOCKS: usize = 128;
+
+/// Fewest steps of a part of the reduction.
+const MIN_STEPS: usize = 512;
+
+/// Steps in a packing task.
+const PACK_STEPS: usize = 8 * TILE_STEPS;
+
+/// Channels that are transposed at once.
+const PACK_CHANNELS: usize = 256;
+
+/// Distance of the lines of pairs that are transposed.
+const LINE_PITCH: usize = PACK_CHANNELS + LINE;
+
+/// What stands for pixels outside of images.
+static ZEROS: [u16; PACK_CHANNELS] = [0; PACK_CHANNELS];
+
+/// How a gradient is cut, and how its packed operands lie. Steps are pairs of pixels.
+struct Plan {
+    desc: ConvDesc,
+    /// Pixels of a line with its border.
+    line: usize,
+    /// Steps of an image.
+    steps: usize,
+    /// Steps of the transposed input of an image, and the distance of its channels in elements of 32 bits.
+    input_steps: usize,
+    pitch: usize,
+    panels: usize,
+    /// Parts of the steps of an image.
+    chunks: RowBlocks,
+    /// Columns of tasks.
+    cols: RowBlocks,
+    /// Parts of the reduction, in chunks of all images.
+    splits: RowBlocks,
+}
+
+/// Whether tiles compute the gradient of `d` faster than as an outer product of windows: with several taps, which read most pixels of
+/// the input.
+pub(super) fn applies(d: &ConvDesc) -> bool {
+    let taps = d.kh * d.kw;
+    let is_dense = d.stride == [1, 1] && taps > 1 && taps <= MAX_BLOCKS;
+    let has_tiles = d.c_in.is_multiple_of(TILE_STEPS) && d.c_in > 0 && d.c_out >= TILE_STEPS;
+    is_dense && has_tiles && 4 * Plan::image_steps(d) <= 3 * d.oh * d.ow
+}
+
+impl Plan {
+    /// Pixels of a line with its border.
+    fn line(d: &ConvDesc) -> usize {
+        d.ow + (d.kw - 1) * d.dilation[1]
+    }
+
+    /// Steps of an image: of its output, with the border between its lines.
+    fn image_steps(d: &ConvDesc) -> usize {
+        let pixels = d.oh.saturating_sub(1) * Self::line(d) + d.ow;
+        pixels.div_ceil(STEP_PIXELS) * TILE_STEPS
+    }
+
+    fn new(d: &ConvDesc) -> Plan {
+        let (line, steps) = (Self::line(d), Self::image_steps(d));
+        let taps = d.kh * d.kw;
+        let last_tap = (d.kh - 1) * d.dilation[0] * line + (d.kw - 1) * d.dilation[1];
+        let input_steps = (2 * steps + last_tap).div_ceil(STEP_PIXELS) * TILE_STEPS;
+        // An odd number of cache lines, so that the rows of a tile fall into different sets.
+        let pitch = ((input_steps / LINE) | 1) * LINE;
+        let panels = d.c_out.div_ceil(MAX_PANEL);
+        let cols = even_chunks(d.c_out, (MAX_BLOCKS / taps).clamp(1, MAX_DEPTH / MAX_PANEL) * MAX_PANEL, MAX_PANEL);
+        let chunks = even_chunks(steps, DEPTH, TILE_STEPS);
+        let blocks = d.c_in.div_ceil(CHANNELS) * cols.count;
+        let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks) };
+        let total = d.n * chunks.count;
+        let splits = wanted.min(d.n * steps / MIN_STEPS).clamp(1, total.max(1));
+        Plan {
+            desc: *d,
+            line,
+            steps,
+            input_steps,
+            pitch,
+            panels,
+            chunks,
+            cols,
+            splits: even_chunks(total, total.div_ceil(splits).max(1), 1),
+        }
+    }
+
+    /// Elements of 32 bits of the transposed input, and of the packed output gradient.
+    fn packed_lens(&self) -> [usize; 2] {
+        let blocks = self.desc.c_in.div_ceil(CHANNELS);
+        [self.desc.n * blocks * CHANNELS * self.pitch, self.desc.n * self.panels * self.steps * MAX_PANEL]
+    }
+
+    fn partial_len(&self) -> usize {
+        if self.splits.count > 1 { self.splits.count * self.desc.weight_len() } else { 0 }
+    }
+
+    /// Elements of a worker's scratch: the lines that are transposed, or the sums of a task.
+    fn worker_len(&self) -> usize {
+        let sums = self.desc.kh * self.desc.kw * self.cols.rows.div_ceil(MAX_PANEL) * BLOCK_LEN;
+        sums.max(TILE_STEPS * LINE_PITCH)
+    }
+}
+
+/// Elements of a block of sums.
+const BLOCK_LEN: usize = CHANNELS * MAX_PANEL;
+
+/// Scratch elements of [`weight_grad`].
+pub(super) fn scratch_len(d: &ConvDesc, threads: usize) -> usize {
+    let plan = Plan::new(d);
+    let [input, grad] = plan.packed_lens();
+    [input, grad, plan.partial_len(), threads * plan.worker_len()].into_iter().map(aligned_len).sum()
+}
+
+/// The gradient of the weights, from the input and the output gradient, both of `bf16`.
+///
+/// # Safety
+/// The operands have the elements that `d` states, and `dw` is valid and unshared.
+pub(super) unsafe fn weight_grad(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    x: TypedPtr,
+    dy: TypedPtr,
+    dw: SharedMut,
+    mut scratch: Scratch,
+) {
+    let plan = &Plan::new(d);
+    let [input_len, grad_len] = plan.packed_lens();
+    let (input, grad) = (scratch.take(input_len), scratch.take(grad_len));
+    let partials = scratch.take(plan.partial_len());
+    let workers = scratch.take(ctx.pool.threads() * plan.worker_len());
+    // SAFETY: the pool's workers are numbered below its thread count.
+    let of_worker = |worker: usize| unsafe { workers.add(worker * plan.worker_len()) };
+
+    let parts = plan.input_steps.max(plan.steps).div_ceil(PACK_STEPS);
+    ctx.pool.run(d.n * parts, &|task, worker| {
+        let (image, part) = (task / parts, task % parts);
+        let steps = part * PACK_STEPS..(part + 1) * PACK_STEPS;
+        let pack = Pack { plan, x, dy, image, steps, input, grad, lines: of_worker(worker) };
+        // SAFETY: the caller's promises; the pieces of scratch have room, and tasks write different steps.
+        unsafe { pack.run_product_on(ctx.isa, PanelFormat::Tiles) };
+    });
+    let blocks = d.c_in.div_ceil(CHANNELS);
+    ctx.pool.run(blocks * plan.cols.count * plan.splits.count, &|task, worker| {
+        let (split, block) = (task / (blocks * plan.cols.count), task % (blocks * plan.cols.count));
+        // SAFETY: the operands are packed; tasks have different blocks of the gradient or of the partial sums.
+        unsafe {
+            let products = Products {
+                plan,
+                input,
+                grad,
+                block: block / plan.cols.count,
+                cols: plan.cols.range(block % plan.cols.count, d.c_out),
+                chunks: plan.splits.range(split, d.n * plan.chunks.count),
+                sums: of_worker(worker),
+                dw: if plan.splits.count > 1 { partials.add(split * d.weight_len()) } else { dw },
+            };
+            products.run_product_on(ctx.isa, PanelFormat::Tiles);
+        }
+    });
+    if plan.splits.count > 1 {
+        let sums = PartialSums { start: partials, count: plan.splits.count, rows: d.weight_rows(), cols: d.c_out };
+        // SAFETY: the partial sums are complete.
+        unsafe { sums.add_to(ctx, dw) };
+    }
+}
+
+/// Packs some steps of both operands of an image.
+struct Pack<'a> {
+    plan: &'a Plan,
+    x: TypedPtr,
+    dy: TypedPtr,
+    image: usize,
+    steps: Range<usize>,
+    /// `[image, block of channels, channel, pixel]`.
+    input: SharedMut,
+    /// `[image, panel, step, column of pairs]`.
+    grad: SharedMut,
+    /// Room for a tile's steps of some channels.
+    lines: SharedMut,
+}
+
+impl SimdOp for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let plan = self.plan;
+        // SAFETY: the promises made for this operation.
+        unsafe {
+            for step in (self.steps.start..self.steps.end.min(plan.input_steps)).step_by(TILE_STEPS) {
+                self.transpose::<S>(step);
+            }
+            for step in self.steps.start..self.steps.end.min(plan.steps) {
+                self.pack_grad::<S>(step);
+            }
+        }
+    }
+}
+
+impl Pack<'_> {
+    /// The pixel of the input, or of the output gradient, at a place of the image with its border; `None` in the border.
+    #[inline(always)]
+    fn input_pixel(&self, place: usize) -> Option<TypedPtr> {
+        let d = &self.plan.desc;
+        let (y, x) = ((place / self.plan.line).wrapping_sub(d.pad[0]), (place % self.plan.line).wrapping_sub(d.pad[1]));
+        (y < d.h && x < d.w).then(|| self.x.add(((self.image * d.h + y) * d.w + x) * d.c_in))
+    }
+
+    #[inline(always)]
+    fn grad_pixel(&self, place: usize) -> Option<TypedPtr> {
+        let d = &self.plan.desc;
+        let (y, x) = (place / self.plan.line, place % self.plan.line);
+        (y < d.oh && x < d.ow).then(|| self.dy.add(((self.image * d.oh + y) * d.ow + x) * d.c_out))
+    }
+
+    /// Transposes a tile's steps of all channels of the input.
+    ///
+    /// # Safety
+    /// As for the operation. Called under `S::run_op`.
+    #[inline(always)]
+    unsafe fn transpose<S: Simd>(&self, first: usize) {
+        let Plan { desc, pitch, .. } = self.plan;
+        let lines = self.lines.0;
+        let image = self.image * desc.c_in.next_multiple_of(CHANNELS) * pitch;
+        for channel in (0..desc.c_in).step_by(PACK_CHANNELS) {
+            let len = PACK_CHANNELS.min(desc.c_in - channel);
+            // SAFETY: the caller's promises.
+            unsafe {
+                for step in 0..TILE_STEPS {
+                    let [even, odd] = [0, 1].map(|half| {
+                        let pixel = self.input_pixel(2 * (first + step) + half);
+                        pixel.map_or(ZEROS.as_ptr(), |pixel| pixel.add(channel).as_16())
+                    });
+                    S::interleave_16(even, odd, lines.add(step * LINE_PITCH).cast(), len);
+                }
+                for row in (0..len).step_by(S::LANES) {
+                    for step in (0..TILE_STEPS).step_by(S::LANES) {
+                        let to = self.input.0.add(image + (channel + row) * pitch + first + step);
+                        S::transpose(lines.add(step * LINE_PITCH + row), LINE_PITCH, to, *pitch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs a step of the output gradient.
+    ///
+    /// # Safety
+    /// As for [`transpose`](Self::transpose).
+    #[inline(always)]
+    unsafe fn pack_grad<S: Simd>(&self, step: usize) {
+        let Plan { desc, panels, steps, .. } = self.plan;
+        let pixels = [0, 1].map(|half| self.grad_pixel(2 * step + half));
+        for panel in 0..*panels {
+            let col = panel * MAX_PANEL;
+            let width = MAX_PANEL.min(desc.c_out - col);
+            // SAFETY: the caller's promises.
+            unsafe {
+                let to = self.grad.0.add(((self.image * panels + panel) * steps + step) * MAX_PANEL).cast::<u32>();
+                let [even, odd] = pixels.map(|pixel| pixel.map_or(ZEROS.as_ptr(), |pixel| pixel.add(col).as_16()));
+                if width < MAX_PANEL {
+                    to.write_bytes(0, MAX_PANEL);
+                }
+                S::interleave_16(even, odd, to, width);
+            }
+        }
+    }
+}
+
+/// The gradient of a block of channels and some columns, over a part of the reduction.
+struct Products<'a> {
+    plan: &'a Plan,
+    input: SharedMut,
+    grad: SharedMut,
+    /// The block of channels.
+    block: usize,
+    /// Starts at a panel.
+    cols: Range<usize>,
+    chunks: Range<usize>,
+    /// `[panel, tap]` blocks.
+    sums: SharedMut,
+    /// `[taps, input channels, output channels]`.
+    dw: SharedMut,
+}
+
+impl SimdOp for Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        const { assert!(!S::TILES || panel::<S>() == MAX_PANEL) };
+        let Products { plan, ref cols, .. } = self;
+        let d = &plan.desc;
+        let taps = d.kh * d.kw;
+        let channels = CHANNELS.min(d.c_in - self.block * CHANNELS);
+        let panels = cols.len().div_ceil(MAX_PANEL);
+        for chunk in self.chunks.clone() {
+            let (a, b, depth) = self.operands(chunk);
+            let a_next = if chunk + 1 < self.chunks.end { self.operands(chunk + 1).0 } else { a };
+            for index in 0..panels {
+                let b = b.wrapping_add(index * plan.steps * MAX_PANEL);
+                let width = MAX_PANEL.min(cols.len() - index * MAX_PANEL);
+                for tap in 0..taps {
+                    let shift = tap / d.kw * d.dilation[0] * plan.line + tap % d.kw * d.dilation[1];
+                    // The next panel or, at the last one, the rows of the next chunk.
+                    let (prefetch, prefetch_pitch) = match index + 1 < panels {
+                        true => {
+                            (b.wrapping_add(plan.steps * MAX_PANEL + tap * (depth / TILE_STEPS) * 4 * LINE), 2 * LINE)
+                        }
+                        false => {
+                            (a_next.wrapping_add(tap % 2 * TILE_STEPS * plan.pitch + tap / 2 * 2 * LINE), plan.pitch)
+                        }
+                    };
+                    // SAFETY: the promises made for this operation.
+                    unsafe {
+                        S::tile_product(&TileProduct {
+                            row_tiles: channels / TILE_STEPS,
+                            col_tiles: width.div_ceil(TILE_STEPS),
+                            depth,
+                            a: a.wrapping_byte_add(shift * size_of::<u16>()),
+                            a_stride: plan.pitch,
+                            a_offsets: NEIGHBOURS.as_ptr(),
+                            b,
+                            c: self.sums.0.add((index * taps + tap) * BLOCK_LEN),
+                            c_stride: MAX_PANEL,
+                            accumulate: chunk > self.chunks.start,
+                            prefetch,
+                            prefetch_pitch,
+                        });
+                    }
+                }
+            }
+        }
+        for index in 0..panels {
+            let col = cols.start + index * MAX_PANEL;
+            for tap in 0..taps {
+                for row in 0..channels {
+                    // SAFETY: as above.
+                    unsafe {
+                        let from = self.sums.0.add((index * taps + tap) * BLOCK_LEN + row * MAX_PANEL);
+                        let to = self.dw.0.add((tap * d.c_in + self.block * CHANNELS + row) * d.c_out + col);
+                        S::copy(from, to, MAX_PANEL.min(cols.end - col));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Products<'_> {
+    /// Where both operands of a chunk begin, and its number of steps.
+    #[inline(always)]
+    fn operands(&self, chunk: usize) -> (*const f32, *const f32, usize) {
+        let plan = self.plan;
+        let image = chunk / plan.chunks.count;
+        let steps = plan.chunks.range(chunk % plan.chunks.count, plan.steps);
+        let blocks = plan.desc.c_in.div_ceil(CHANNELS);
+        let a = (image * blocks + self.block) * CHANNELS * plan.pitch + steps.start;
+        let panel = image * plan.panels + self.cols.start / MAX_PANEL;
+        let b = (panel * plan.steps + steps.start) * MAX_PANEL;
+        (self.input.0.wrapping_add(a), self.grad.0.wrapping_add(b), steps.len())
+    }
+}
