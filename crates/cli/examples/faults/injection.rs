@@ -340,7 +340,8 @@ impl Site {
         }
         let codes = run.codes();
         if (0..self.ranks).any(|rank| codes.get(&rank) != Some(&0)) {
-            outcome.problems.push(format!("the run ended with {codes:?}: {:?}", run.messages()));
+            let launcher = run.launcher_end();
+            outcome.problems.push(format!("the run ended with {codes:?}, {launcher}: {:?}", run.messages()));
         } else if run.tensors()? != self.reference {
             outcome.problems.push("the weights are not those of a run without faults".to_owned());
         }
@@ -498,6 +499,16 @@ impl Run {
             let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             state.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
         })
+    }
+
+    /// What is known of the launcher's end.
+    fn launcher_end(&mut self) -> String {
+        let end = match self.launcher.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => "it runs".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        format!("its launcher with {end} and {:?}", self.text("launcher"))
     }
 
     fn codes(&self) -> BTreeMap<usize, i32> {

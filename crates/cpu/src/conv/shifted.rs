@@ -12,7 +12,7 @@ use crate::gemm::{
     Ctx, LINE, MAX_DEPTH, MAX_PANEL, PartialSums, RowBlocks, Scratch, SharedMut, TASKS, TypedPtr, aligned_len,
     even_chunks, panel,
 };
-use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
 
 /// Channels of the input in a block: two tiles of rows.
 const CHANNELS: usize = 2 * TILE_STEPS;
@@ -52,11 +52,11 @@ struct Plan {
     input_steps: usize,
     pitch: usize,
     panels: usize,
-    /// Parts of the steps of an image.
+    /// The reduction over all images, cut to the depth of a product.
     chunks: RowBlocks,
     /// Columns of tasks.
     cols: RowBlocks,
-    /// Parts of the reduction, in chunks of all images.
+    /// Parts of the reduction, in chunks.
     splits: RowBlocks,
 }
 
@@ -90,22 +90,12 @@ impl Plan {
         let pitch = ((input_steps / LINE) | 1) * LINE;
         let panels = d.c_out.div_ceil(MAX_PANEL);
         let cols = even_chunks(d.c_out, (MAX_BLOCKS / taps).clamp(1, MAX_DEPTH / MAX_PANEL) * MAX_PANEL, MAX_PANEL);
-        let chunks = even_chunks(steps, DEPTH, TILE_STEPS);
+        let chunks = even_chunks(d.n * steps, DEPTH, TILE_STEPS);
         let blocks = d.c_in.div_ceil(CHANNELS) * cols.count;
         let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks) };
-        let total = d.n * chunks.count;
-        let splits = wanted.min(d.n * steps / MIN_STEPS).clamp(1, total.max(1));
-        Plan {
-            desc: *d,
-            line,
-            steps,
-            input_steps,
-            pitch,
-            panels,
-            chunks,
-            cols,
-            splits: even_chunks(total, total.div_ceil(splits).max(1), 1),
-        }
+        let splits = wanted.min(d.n * steps / MIN_STEPS).max(1);
+        let splits = even_chunks(chunks.count, chunks.count.div_ceil(splits), 1);
+        Plan { desc: *d, line, steps, input_steps, pitch, panels, chunks, cols, splits }
     }
 
     /// Elements of 32 bits of the transposed input, and of the packed output gradient.
@@ -174,7 +164,7 @@ pub(super) unsafe fn weight_grad(
                 grad,
                 block: block / plan.cols.count,
                 cols: plan.cols.range(block % plan.cols.count, d.c_out),
-                chunks: plan.splits.range(split, d.n * plan.chunks.count),
+                chunks: plan.splits.range(split, plan.chunks.count),
                 sums: of_worker(worker),
                 dw: if plan.splits.count > 1 { partials.add(split * d.weight_len()) } else { dw },
             };
@@ -197,7 +187,7 @@ struct Pack<'a> {
     steps: Range<usize>,
     /// `[image, block of channels, channel, pixel]`.
     input: SharedMut,
-    /// `[image, panel, step, column of pairs]`.
+    /// `[panel, image, step, column of pairs]`.
     grad: SharedMut,
     /// Room for a tile's steps of some channels.
     lines: SharedMut,
@@ -280,7 +270,7 @@ impl Pack<'_> {
             let width = MAX_PANEL.min(desc.c_out - col);
             // SAFETY: the caller's promises.
             unsafe {
-                let to = self.grad.0.add(((self.image * panels + panel) * steps + step) * MAX_PANEL).cast::<u32>();
+                let to = self.grad.0.add(((panel * desc.n + self.image) * steps + step) * MAX_PANEL).cast::<u32>();
                 let [even, odd] = pixels.map(|pixel| pixel.map_or(ZEROS.as_ptr(), |pixel| pixel.add(col).as_16()));
                 if width < MAX_PANEL {
                     to.write_bytes(0, MAX_PANEL);
@@ -318,21 +308,27 @@ impl SimdOp for Products<'_> {
         let taps = d.kh * d.kw;
         let channels = CHANNELS.min(d.c_in - self.block * CHANNELS);
         let panels = cols.len().div_ceil(MAX_PANEL);
+        let panel_len = d.n * plan.steps * MAX_PANEL;
         for chunk in self.chunks.clone() {
-            let (a, b, depth) = self.operands(chunk);
-            let a_next = if chunk + 1 < self.chunks.end { self.operands(chunk + 1).0 } else { a };
+            let steps = plan.chunks.range(chunk, d.n * plan.steps);
+            let depth = steps.len();
+            let mut offsets = [0; DEPTH / TILE_STEPS];
+            for (offset, step) in offsets.iter_mut().zip(steps.clone().step_by(TILE_STEPS)) {
+                *offset = self.input_at(step) * size_of::<f32>();
+            }
+            let next = if chunk + 1 < self.chunks.end { steps.end } else { steps.start };
+            let next = self.input.0.wrapping_add(self.input_at(next));
             for index in 0..panels {
-                let b = b.wrapping_add(index * plan.steps * MAX_PANEL);
+                let panel = cols.start / MAX_PANEL + index;
+                let b = self.grad.0.wrapping_add(panel * panel_len + steps.start * MAX_PANEL);
                 let width = MAX_PANEL.min(cols.len() - index * MAX_PANEL);
                 for tap in 0..taps {
                     let shift = tap / d.kw * d.dilation[0] * plan.line + tap % d.kw * d.dilation[1];
                     // The next panel or, at the last one, the rows of the next chunk.
                     let (prefetch, prefetch_pitch) = match index + 1 < panels {
-                        true => {
-                            (b.wrapping_add(plan.steps * MAX_PANEL + tap * (depth / TILE_STEPS) * 4 * LINE), 2 * LINE)
-                        }
+                        true => (b.wrapping_add(panel_len + tap * (depth / TILE_STEPS) * 4 * LINE), 2 * LINE),
                         false => {
-                            (a_next.wrapping_add(tap % 2 * TILE_STEPS * plan.pitch + tap / 2 * 2 * LINE), plan.pitch)
+                            (next.wrapping_add(tap % 2 * TILE_STEPS * plan.pitch + tap / 2 * 2 * LINE), plan.pitch)
                         }
                     };
                     // SAFETY: the promises made for this operation.
@@ -341,9 +337,9 @@ impl SimdOp for Products<'_> {
                             row_tiles: channels / TILE_STEPS,
                             col_tiles: width.div_ceil(TILE_STEPS),
                             depth,
-                            a: a.wrapping_byte_add(shift * size_of::<u16>()),
+                            a: self.input.0.wrapping_byte_add(shift * size_of::<u16>()),
                             a_stride: plan.pitch,
-                            a_offsets: NEIGHBOURS.as_ptr(),
+                            a_offsets: offsets.as_ptr(),
                             b,
                             c: self.sums.0.add((index * taps + tap) * BLOCK_LEN),
                             c_stride: MAX_PANEL,
@@ -372,16 +368,11 @@ impl SimdOp for Products<'_> {
 }
 
 impl Products<'_> {
-    /// Where both operands of a chunk begin, and its number of steps.
+    /// Where a step of the first channel lies in the input.
     #[inline(always)]
-    fn operands(&self, chunk: usize) -> (*const f32, *const f32, usize) {
+    fn input_at(&self, step: usize) -> usize {
         let plan = self.plan;
-        let image = chunk / plan.chunks.count;
-        let steps = plan.chunks.range(chunk % plan.chunks.count, plan.steps);
         let blocks = plan.desc.c_in.div_ceil(CHANNELS);
-        let a = (image * blocks + self.block) * CHANNELS * plan.pitch + steps.start;
-        let panel = image * plan.panels + self.cols.start / MAX_PANEL;
-        let b = (panel * plan.steps + steps.start) * MAX_PANEL;
-        (self.input.0.wrapping_add(a), self.grad.0.wrapping_add(b), steps.len())
+        (step / plan.steps * blocks + self.block) * CHANNELS * plan.pitch + step % plan.steps
     }
 }
