@@ -341,7 +341,7 @@ impl Site {
         let codes = run.codes();
         if (0..self.ranks).any(|rank| codes.get(&rank) != Some(&0)) {
             let launcher = run.launcher_end();
-            outcome.problems.push(format!("the run ended with {codes:?}, {launcher}: {:?}", run.messages()));
+            outcome.problems.push(format!("the run ended with {codes:?}: {:?}; {launcher}", run.messages()));
         } else if run.tensors()? != self.reference {
             outcome.problems.push("the weights are not those of a run without faults".to_owned());
         }
@@ -505,10 +505,10 @@ impl Run {
     fn launcher_end(&mut self) -> String {
         let end = match self.launcher.try_wait() {
             Ok(Some(status)) => status.to_string(),
-            Ok(None) => "it runs".to_owned(),
+            Ok(None) => "still running".to_owned(),
             Err(error) => error.to_string(),
         };
-        format!("its launcher with {end} and {:?}", self.text("launcher"))
+        format!("launcher: {end}, {:?}", self.text("launcher"))
     }
 
     fn codes(&self) -> BTreeMap<usize, i32> {

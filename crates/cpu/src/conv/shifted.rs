@@ -1,24 +1,21 @@
 //! Gradients of the weights of convolutions with several taps and stride 1, by tiles of the processor: for each tap, the product of the
 //! input, shifted by it, with the output gradient.
 //!
-//! The input is transposed once: a row for each channel, with the pixels of an image and of its border as neighbours. A tile of it
-//! begins at any pixel, so that the input of each tap is read from there, where an outer product of windows copies and transposes
-//! it anew. The output gradient gets the same lines, with zeros where the input has its border.
+//! The padded input is transposed once to `[N, Cin, pixels]`. A tile of it may begin at any pixel: for each tap the same memory is read
+//! from another pixel on. An outer product of windows copies and transposes every pixel once for each tap instead. The output gradient
+//! is packed with lines as long as those of the padded input; the pixels between its lines are zeros.
 
 use std::ops::Range;
 
 use super::ConvDesc;
 use crate::gemm::{
-    Ctx, LINE, MAX_DEPTH, MAX_PANEL, PartialSums, RowBlocks, Scratch, SharedMut, TASKS, TypedPtr, aligned_len,
-    even_chunks, panel,
+    Ctx, LINE, LINE_LEN, LINE_PITCH, MAX_BLOCK, MAX_DEPTH, MAX_PANEL, PartialSums, RowBlocks, Scratch, SharedMut,
+    TILES_BLOCK_LEN, TILES_ROWS, TypedPtr, aligned_len, even_chunks, odd_lines, panel, split_count, transpose_lines,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
 
-/// Channels of the input in a block: two tiles of rows.
-const CHANNELS: usize = 2 * TILE_STEPS;
-
-/// Pixels of a step of tiles.
-const STEP_PIXELS: usize = 2 * TILE_STEPS;
+/// Channels of the input in a block: the rows of a product.
+const CHANNELS: usize = TILES_ROWS;
 
 /// Most steps of a product: its rows of the input and its panel of the output gradient stay in the first-level cache.
 const DEPTH: usize = MAX_DEPTH / 2;
@@ -26,25 +23,19 @@ const DEPTH: usize = MAX_DEPTH / 2;
 /// Most blocks of sums of a task, of 4 KB each: they stay in the second-level cache.
 const MAX_BLOCKS: usize = 128;
 
-/// Fewest steps of a part of the reduction.
-const MIN_STEPS: usize = 512;
-
 /// Steps in a packing task.
 const PACK_STEPS: usize = 8 * TILE_STEPS;
 
-/// Channels that are transposed at once.
-const PACK_CHANNELS: usize = 256;
-
-/// Distance of the lines of pairs that are transposed.
-const LINE_PITCH: usize = PACK_CHANNELS + LINE;
-
-/// What stands for pixels outside of images.
-static ZEROS: [u16; PACK_CHANNELS] = [0; PACK_CHANNELS];
+/// Channels of a pixel outside of the image; as many are transposed at once.
+static ZEROS: [u16; MAX_BLOCK] = [0; MAX_BLOCK];
 
 /// How a gradient is cut, and how its packed operands lie. Steps are pairs of pixels.
 struct Plan {
     desc: ConvDesc,
-    /// Pixels of a line with its border.
+    taps: usize,
+    /// Blocks of channels of the input.
+    blocks: usize,
+    /// Pixels of a padded line.
     line: usize,
     /// Steps of an image.
     steps: usize,
@@ -70,38 +61,34 @@ pub(super) fn applies(d: &ConvDesc) -> bool {
 }
 
 impl Plan {
-    /// Pixels of a line with its border.
+    /// Pixels of a padded line.
     fn line(d: &ConvDesc) -> usize {
         d.ow + (d.kw - 1) * d.dilation[1]
     }
 
-    /// Steps of an image: of its output, with the border between its lines.
+    /// Steps of an image: of its output, with the pixels between its lines.
     fn image_steps(d: &ConvDesc) -> usize {
         let pixels = d.oh.saturating_sub(1) * Self::line(d) + d.ow;
-        pixels.div_ceil(STEP_PIXELS) * TILE_STEPS
+        PanelFormat::Tiles.steps(pixels)
     }
 
     fn new(d: &ConvDesc) -> Plan {
         let (line, steps) = (Self::line(d), Self::image_steps(d));
-        let taps = d.kh * d.kw;
+        let (taps, blocks) = (d.kh * d.kw, d.c_in.div_ceil(CHANNELS));
         let last_tap = (d.kh - 1) * d.dilation[0] * line + (d.kw - 1) * d.dilation[1];
-        let input_steps = (2 * steps + last_tap).div_ceil(STEP_PIXELS) * TILE_STEPS;
-        // An odd number of cache lines, so that the rows of a tile fall into different sets.
-        let pitch = ((input_steps / LINE) | 1) * LINE;
+        let input_steps = PanelFormat::Tiles.steps(2 * steps + last_tap);
+        let pitch = odd_lines(input_steps);
         let panels = d.c_out.div_ceil(MAX_PANEL);
         let cols = even_chunks(d.c_out, (MAX_BLOCKS / taps).clamp(1, MAX_DEPTH / MAX_PANEL) * MAX_PANEL, MAX_PANEL);
         let chunks = even_chunks(d.n * steps, DEPTH, TILE_STEPS);
-        let blocks = d.c_in.div_ceil(CHANNELS) * cols.count;
-        let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks) };
-        let splits = wanted.min(d.n * steps / MIN_STEPS).max(1);
+        let splits = split_count(blocks * cols.count, d.n * steps);
         let splits = even_chunks(chunks.count, chunks.count.div_ceil(splits), 1);
-        Plan { desc: *d, line, steps, input_steps, pitch, panels, chunks, cols, splits }
+        Plan { desc: *d, taps, blocks, line, steps, input_steps, pitch, panels, chunks, cols, splits }
     }
 
     /// Elements of 32 bits of the transposed input, and of the packed output gradient.
     fn packed_lens(&self) -> [usize; 2] {
-        let blocks = self.desc.c_in.div_ceil(CHANNELS);
-        [self.desc.n * blocks * CHANNELS * self.pitch, self.desc.n * self.panels * self.steps * MAX_PANEL]
+        [self.desc.n * self.blocks * CHANNELS * self.pitch, self.desc.n * self.panels * self.steps * MAX_PANEL]
     }
 
     fn partial_len(&self) -> usize {
@@ -110,13 +97,9 @@ impl Plan {
 
     /// Elements of a worker's scratch: the lines that are transposed, or the sums of a task.
     fn worker_len(&self) -> usize {
-        let sums = self.desc.kh * self.desc.kw * self.cols.rows.div_ceil(MAX_PANEL) * BLOCK_LEN;
-        sums.max(TILE_STEPS * LINE_PITCH)
+        (self.taps * self.cols.rows.div_ceil(MAX_PANEL) * TILES_BLOCK_LEN).max(LINE_LEN)
     }
 }
-
-/// Elements of a block of sums.
-const BLOCK_LEN: usize = CHANNELS * MAX_PANEL;
 
 /// Scratch elements of [`weight_grad`].
 pub(super) fn scratch_len(d: &ConvDesc, threads: usize) -> usize {
@@ -145,7 +128,7 @@ pub(super) unsafe fn weight_grad(
     // SAFETY: the pool's workers are numbered below its thread count.
     let of_worker = |worker: usize| unsafe { workers.add(worker * plan.worker_len()) };
 
-    let parts = plan.input_steps.max(plan.steps).div_ceil(PACK_STEPS);
+    let parts = plan.input_steps.div_ceil(PACK_STEPS);
     ctx.pool.run(d.n * parts, &|task, worker| {
         let (image, part) = (task / parts, task % parts);
         let steps = part * PACK_STEPS..(part + 1) * PACK_STEPS;
@@ -153,9 +136,9 @@ pub(super) unsafe fn weight_grad(
         // SAFETY: the caller's promises; the pieces of scratch have room, and tasks write different steps.
         unsafe { pack.run_product_on(ctx.isa, PanelFormat::Tiles) };
     });
-    let blocks = d.c_in.div_ceil(CHANNELS);
-    ctx.pool.run(blocks * plan.cols.count * plan.splits.count, &|task, worker| {
-        let (split, block) = (task / (blocks * plan.cols.count), task % (blocks * plan.cols.count));
+    let blocks = plan.blocks * plan.cols.count;
+    ctx.pool.run(blocks * plan.splits.count, &|task, worker| {
+        let (split, block) = (task / blocks, task % blocks);
         // SAFETY: the operands are packed; tasks have different blocks of the gradient or of the partial sums.
         unsafe {
             let products = Products {
@@ -212,18 +195,20 @@ impl SimdOp for Pack<'_> {
 }
 
 impl Pack<'_> {
-    /// The pixel of the input, or of the output gradient, at a place of the image with its border; `None` in the border.
+    /// The channels of the input at a position in the padded image; `None` in the padding.
     #[inline(always)]
-    fn input_pixel(&self, place: usize) -> Option<TypedPtr> {
+    fn input_pixel(&self, position: usize) -> Option<TypedPtr> {
         let d = &self.plan.desc;
-        let (y, x) = ((place / self.plan.line).wrapping_sub(d.pad[0]), (place % self.plan.line).wrapping_sub(d.pad[1]));
+        let (y, x) = (position / self.plan.line, position % self.plan.line);
+        let (y, x) = (y.wrapping_sub(d.pad[0]), x.wrapping_sub(d.pad[1]));
         (y < d.h && x < d.w).then(|| self.x.add(((self.image * d.h + y) * d.w + x) * d.c_in))
     }
 
+    /// The channels of the output gradient at such a position; `None` between its lines.
     #[inline(always)]
-    fn grad_pixel(&self, place: usize) -> Option<TypedPtr> {
+    fn grad_pixel(&self, position: usize) -> Option<TypedPtr> {
         let d = &self.plan.desc;
-        let (y, x) = (place / self.plan.line, place % self.plan.line);
+        let (y, x) = (position / self.plan.line, position % self.plan.line);
         (y < d.oh && x < d.ow).then(|| self.dy.add(((self.image * d.oh + y) * d.ow + x) * d.c_out))
     }
 
@@ -233,11 +218,11 @@ impl Pack<'_> {
     /// As for the operation. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn transpose<S: Simd>(&self, first: usize) {
-        let Plan { desc, pitch, .. } = self.plan;
+        let Plan { desc, blocks, pitch, .. } = self.plan;
         let lines = self.lines.0;
-        let image = self.image * desc.c_in.next_multiple_of(CHANNELS) * pitch;
-        for channel in (0..desc.c_in).step_by(PACK_CHANNELS) {
-            let len = PACK_CHANNELS.min(desc.c_in - channel);
+        let image = self.image * blocks * CHANNELS * pitch;
+        for channel in (0..desc.c_in).step_by(MAX_BLOCK) {
+            let len = MAX_BLOCK.min(desc.c_in - channel);
             // SAFETY: the caller's promises.
             unsafe {
                 for step in 0..TILE_STEPS {
@@ -247,12 +232,7 @@ impl Pack<'_> {
                     });
                     S::interleave_16(even, odd, lines.add(step * LINE_PITCH).cast(), len);
                 }
-                for row in (0..len).step_by(S::LANES) {
-                    for step in (0..TILE_STEPS).step_by(S::LANES) {
-                        let to = self.input.0.add(image + (channel + row) * pitch + first + step);
-                        S::transpose(lines.add(step * LINE_PITCH + row), LINE_PITCH, to, *pitch);
-                    }
-                }
+                transpose_lines::<S>(lines, len, self.input.0.add(image + channel * pitch + first), *pitch);
             }
         }
     }
@@ -305,7 +285,7 @@ impl SimdOp for Products<'_> {
         const { assert!(!S::TILES || panel::<S>() == MAX_PANEL) };
         let Products { plan, ref cols, .. } = self;
         let d = &plan.desc;
-        let taps = d.kh * d.kw;
+        let taps = plan.taps;
         let channels = CHANNELS.min(d.c_in - self.block * CHANNELS);
         let panels = cols.len().div_ceil(MAX_PANEL);
         let panel_len = d.n * plan.steps * MAX_PANEL;
@@ -341,7 +321,7 @@ impl SimdOp for Products<'_> {
                             a_stride: plan.pitch,
                             a_offsets: offsets.as_ptr(),
                             b,
-                            c: self.sums.0.add((index * taps + tap) * BLOCK_LEN),
+                            c: self.sums.0.add((index * taps + tap) * TILES_BLOCK_LEN),
                             c_stride: MAX_PANEL,
                             accumulate: chunk > self.chunks.start,
                             prefetch,
@@ -357,7 +337,7 @@ impl SimdOp for Products<'_> {
                 for row in 0..channels {
                     // SAFETY: as above.
                     unsafe {
-                        let from = self.sums.0.add((index * taps + tap) * BLOCK_LEN + row * MAX_PANEL);
+                        let from = self.sums.0.add((index * taps + tap) * TILES_BLOCK_LEN + row * MAX_PANEL);
                         let to = self.dw.0.add((tap * d.c_in + self.block * CHANNELS + row) * d.c_out + col);
                         S::copy(from, to, MAX_PANEL.min(cols.end - col));
                     }
@@ -372,7 +352,6 @@ impl Products<'_> {
     #[inline(always)]
     fn input_at(&self, step: usize) -> usize {
         let plan = self.plan;
-        let blocks = plan.desc.c_in.div_ceil(CHANNELS);
-        (step / plan.steps * blocks + self.block) * CHANNELS * plan.pitch + step % plan.steps
+        (step / plan.steps * plan.blocks + self.block) * CHANNELS * plan.pitch + step % plan.steps
     }
 }

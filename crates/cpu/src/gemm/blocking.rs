@@ -8,6 +8,15 @@ use crate::simd::PanelFormat;
 /// Tasks that keep a machine of many cores busy; below this number outputs are cut finer.
 pub(crate) const TASKS: usize = 16;
 
+/// Fewest steps of a split of a reduction.
+const MIN_SPLIT: usize = 512;
+
+/// Parts into which a reduction of `depth` steps is split so that a small output of that many blocks gives enough tasks.
+pub(crate) fn split_count(blocks: usize, depth: usize) -> usize {
+    let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
+    wanted.min(depth / MIN_SPLIT).max(1)
+}
+
 /// Rows of a block where there are enough of them, and where there are few.
 const LARGE_BLOCK: usize = 112;
 const SMALL_BLOCK: usize = 56;

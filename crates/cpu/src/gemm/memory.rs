@@ -122,6 +122,11 @@ pub(crate) const fn aligned_len(len: usize) -> usize {
     len.next_multiple_of(LINE) + LINE
 }
 
+/// Elements of an odd number of cache lines that hold `len`: rows at this distance fall into different cache sets.
+pub(crate) fn odd_lines(len: usize) -> usize {
+    (len.div_ceil(LINE) | 1) * LINE
+}
+
 /// Scratch memory that is handed out piece by piece. A clone hands out the same memory again.
 #[derive(Clone)]
 pub(crate) struct Scratch {

@@ -34,9 +34,11 @@ pub(crate) use store::{FinishedRows, Source};
 pub use typed_slice::{TypedSlice, Weights};
 
 pub(crate) use affine::AffinePtr;
-pub(crate) use blocking::{BlockRuns, TASKS, column_groups, even_chunks, row_blocks_for};
-pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
-pub(crate) use outer::{OuterProduct, PartialSums, outer_scratch_len};
+pub(crate) use blocking::{BlockRuns, TASKS, column_groups, even_chunks, row_blocks_for, split_count};
+pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len, odd_lines};
+pub(crate) use outer::{
+    LINE_LEN, LINE_PITCH, MAX_BLOCK, OuterProduct, PartialSums, outer_scratch_len, transpose_lines,
+};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
     BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MAX_RUNS, MatrixRows, Origin, PlacedRows, Row, RowAddress, RowBlock,
@@ -46,7 +48,7 @@ pub(crate) use tile::{
     ALayout, COLUMN_STRIDE, LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel, panel_width,
 };
 pub(crate) use tile_loop::{MemoryBlock, OperandRows, PACKED_ROWS, Prefetch, TileLoop, TileRows};
-pub(crate) use tiles::MAX_POSITIONS;
+pub(crate) use tiles::{MAX_POSITIONS, TILES_BLOCK_LEN, TILES_ROWS};
 pub(crate) use typed_slice::{TypedPtr, packed_start};
 
 /// Execution context of a kernel: instruction set and threads.

@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::blocking::{RowBlocks, TASKS, column_groups, even_chunks};
+use super::blocking::{RowBlocks, column_groups, even_chunks, split_count};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
 use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowAddress, RowSource};
@@ -15,7 +15,7 @@ use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
 
 /// Most rows, and most columns, of a task's block of C.
-const MAX_BLOCK: usize = 256;
+pub(crate) const MAX_BLOCK: usize = 256;
 
 /// Elements of C up to which it is small.
 const SMALL_OUTPUT: usize = 320 * 1024;
@@ -23,17 +23,15 @@ const SMALL_OUTPUT: usize = 320 * 1024;
 /// Most rows of a task's block of C where B is shared.
 const SHARED_ROWS: usize = 132;
 
-/// Fewest steps of a split of the reduction.
-const MIN_SPLIT: usize = 512;
-
 /// Padding between tiles of A and between panels of B, which moves them to different cache sets.
 const PAD: usize = 16;
 
 /// Most elements of a packed block of A: narrow tiles of 4 rows at a step of 8, or wide ones.
 const A_LEN: usize = MAX_BLOCK / 4 * (MAX_DEPTH * COLUMN_STRIDE / 2 + PAD);
 /// Distance of the lines of a tile's steps.
-const LINE_PITCH: usize = MAX_BLOCK + 16;
-const LINE_LEN: usize = TILE_STEPS * LINE_PITCH;
+pub(crate) const LINE_PITCH: usize = MAX_BLOCK + 16;
+/// Elements of these lines.
+pub(crate) const LINE_LEN: usize = TILE_STEPS * LINE_PITCH;
 const B_LEN: usize = MAX_BLOCK * MAX_DEPTH + MAX_BLOCK / 8 * PAD;
 const WORKER_LEN: usize = A_LEN + LINE_LEN + B_LEN;
 
@@ -52,9 +50,7 @@ impl Plan {
         let is_shared = m * n > SMALL_OUTPUT;
         let rows = even_chunks(m, if is_shared { SHARED_ROWS } else { MAX_BLOCK }, 1);
         let cols = even_chunks(n, MAX_BLOCK, MAX_PANEL);
-        let blocks = rows.count * cols.count;
-        let wanted = if is_shared || blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
-        let splits = wanted.min(depth / MIN_SPLIT).max(1);
+        let splits = if is_shared { 1 } else { split_count(rows.count * cols.count, depth) };
         Plan {
             rows,
             cols,
@@ -394,12 +390,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 for step in 0..TILE_STEPS {
                     self.take_line::<S>(first + step, lines.add(step * LINE_PITCH));
                 }
-                for row in (0..self.rows.len()).step_by(S::LANES) {
-                    for step in (0..TILE_STEPS).step_by(S::LANES) {
-                        let src = lines.add(step * LINE_PITCH + row);
-                        S::transpose(src, LINE_PITCH, dst.add(row * ROW_STRIDE + step), ROW_STRIDE);
-                    }
-                }
+                transpose_lines::<S>(lines, self.rows.len(), dst, ROW_STRIDE);
             }
         }
     }
@@ -432,6 +423,20 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 }
             }
             S::interleave_16(taken[0], taken[1], line.cast(), rows.len());
+        }
+    }
+}
+
+/// Transposes the lines of a tile's steps, [`LINE_PITCH`] apart, to `rows` rows of these steps, `pitch` apart.
+///
+/// # Safety
+/// The lines are there, and the rows have room; both in whole vectors. Called under `S::run_op`.
+#[inline(always)]
+pub(crate) unsafe fn transpose_lines<S: Simd>(lines: *const f32, rows: usize, dst: *mut f32, pitch: usize) {
+    for row in (0..rows).step_by(S::LANES) {
+        for step in (0..TILE_STEPS).step_by(S::LANES) {
+            // SAFETY: the caller's promises.
+            unsafe { S::transpose(lines.add(step * LINE_PITCH + row), LINE_PITCH, dst.add(row * pitch + step), pitch) };
         }
     }
 }

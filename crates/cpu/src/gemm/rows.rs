@@ -430,7 +430,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         }
         let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
         let whole = match in_place {
-            Some(_) => rows.len() / tiles::ROWS * tiles::ROWS,
+            Some(_) => rows.len() / tiles::TILES_ROWS * tiles::TILES_ROWS,
             None => 0,
         };
         let (placed, copied) = (rows.start..rows.start + whole, rows.start + whole..rows.end);

@@ -6,7 +6,7 @@ use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, share, sha
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
-pub(super) const ROWS: usize = 2 * TILE_STEPS;
+pub(crate) const TILES_ROWS: usize = 2 * TILE_STEPS;
 
 /// Most rows of a tile loop, those that are not wanted included.
 pub(crate) const MAX_POSITIONS: usize = 1024;
@@ -65,7 +65,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
             let rows = FinishedRows { c_rows, col, width };
             match ending.sums {
                 Some(sums) => {
-                    let sums = sums.start.add(index * sums.panel + tile * BLOCK_LEN);
+                    let sums = sums.start.add(index * sums.panel + tile * TILES_BLOCK_LEN);
                     S::tile_product(&TileProduct { c: sums, c_stride: MAX_PANEL, ..product });
                     if ending.is_last {
                         write_rows::<S>(sums, rows, tile_loop.c, ending);
@@ -91,11 +91,11 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
 const NEAR_B: usize = 128 * 1024;
 
 /// Elements of a product of two by two tiles.
-const BLOCK_LEN: usize = ROWS * MAX_PANEL;
+pub(crate) const TILES_BLOCK_LEN: usize = TILES_ROWS * MAX_PANEL;
 
 /// Elements of the sums of the given number of rows and columns.
 pub(super) const fn sums_len(rows: usize, cols: usize) -> usize {
-    rows.div_ceil(ROWS) * cols.div_ceil(MAX_PANEL) * BLOCK_LEN
+    rows.div_ceil(TILES_ROWS) * cols.div_ceil(MAX_PANEL) * TILES_BLOCK_LEN
 }
 
 /// Whether rows at this distance do not fall into few sets of the first-level cache.
@@ -109,7 +109,7 @@ const SET_PITCH: usize = 64 * LINE;
 
 /// Room for a product of two by two tiles.
 #[repr(align(64))]
-struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; BLOCK_LEN]);
+struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; TILES_BLOCK_LEN]);
 
 /// Copies rows of C to a buffer.
 ///
@@ -158,7 +158,7 @@ fn cut_rows(c_rows: &[usize], blocks: &mut [RowTiles; MAX_POSITIONS / TILE_STEPS
     let mut start = 0;
     while let Some(skip) = c_rows[start..].iter().position(|&row| row != NO_ROW) {
         start += skip;
-        let rows = &c_rows[start..c_rows.len().min(start + ROWS)];
+        let rows = &c_rows[start..c_rows.len().min(start + TILES_ROWS)];
         let height = rows.iter().rposition(|&row| row != NO_ROW).map_or(0, |last| last + 1);
         blocks[count] = RowTiles { start, height, pitch: regular_pitch(&rows[..height]) };
         (start, count) = (start + rows.len(), count + 1);

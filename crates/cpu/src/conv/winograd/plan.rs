@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Direction;
 use super::points::{OUTPUTS, POSITIONS};
 use crate::conv::ConvDesc;
-use crate::gemm::{LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, packed_len};
+use crate::gemm::{LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, odd_lines, packed_len};
 
 /// Tiles that a block has at least, where an image or the batch has them: the transformed weights are read once for
 /// each block.
@@ -86,11 +86,6 @@ impl Problem {
     pub(super) fn weights_stride(&self) -> usize {
         odd_lines(packed_len(self.channels, self.cols))
     }
-}
-
-/// Elements of an odd number of cache lines that hold `len`.
-pub(super) fn odd_lines(len: usize) -> usize {
-    (len.div_ceil(LINE) | 1) * LINE
 }
 
 /// How a problem is cut: row blocks of the output, each with all its tiles, times groups of columns are the tasks;

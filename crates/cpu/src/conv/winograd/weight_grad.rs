@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::input::{TransformInput, zeros_len};
-use super::plan::{InputLayout, Problem, odd_lines};
+use super::plan::{InputLayout, Problem};
 use super::points::{self, INPUTS, InputSide, OutputGradSide, POSITIONS, TAPS};
 use super::weights::KERNEL;
 use super::{Direction, FEWEST_CHANNELS, is_possible};
@@ -18,7 +18,7 @@ use crate::conv::ConvDesc;
 use crate::gemm::{
     ALayout, AffinePtr, Ctx, Input, LINE, MAX_PANEL, MemoryBlock, OperandRows, Output, PartialSums, Prefetch,
     RowBlocks, Scratch, SharedMut, TASKS, TileLoop, TileRows, TypedSlice, aligned_len, column_stride, even_chunks,
-    panel,
+    odd_lines, panel,
 };
 use crate::simd::{Simd, SimdOp};
 
