@@ -2,6 +2,8 @@
 
 use crate::isa::Isa;
 use crate::simd::{Simd, SimdOp, TILE_STEPS};
+use std::hint::black_box;
+use std::marker::PhantomData;
 
 /// Columns of a panel of B are at most this many, on every instruction set; column splits are multiples of it.
 pub(crate) const MAX_PANEL: usize = 32;
@@ -47,7 +49,9 @@ pub(crate) static ONE_RUN: [Run; 1] = [Run { offset: 0, depth: usize::MAX }];
 pub(crate) enum ALayout {
     /// Rows anywhere, reduction steps adjacent in runs.
     Rows,
-    /// Rows adjacent, reduction steps at [`COLUMN_STRIDE`].
+    /// The same, with rows at equal distances; [`TileLoop`](super::tile_loop::TileLoop) finds which tiles have them.
+    EvenRows,
+    /// Rows adjacent, reduction steps at the [`column_stride`].
     Columns,
 }
 
@@ -55,7 +59,7 @@ pub(crate) enum ALayout {
 pub(crate) struct TileArgs<'a> {
     pub depth: usize,
     pub a: *const f32,
-    /// Offsets from `a` of the rows of [`ALayout::Rows`].
+    /// Offsets from `a` of the rows, but for [`ALayout::Columns`].
     pub a_rows: *const usize,
     /// The steps, which for [`ALayout::Columns`] are one run.
     pub a_runs: &'a [Run],
@@ -75,6 +79,9 @@ pub(crate) struct TileArgs<'a> {
 
 /// Reduction steps of a round: what else a tile does beside its products is done once a round.
 const ROUND: usize = 8;
+
+/// Most rows of a tile.
+pub(crate) const MAX_TILE_ROWS: usize = 14;
 
 /// Rows of C that a round prefetches.
 const ROUND_ROWS: usize = 2;
@@ -112,54 +119,177 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
 #[inline(always)]
 pub(crate) fn tile_fn<S: Simd>(layout: ALayout, rows: usize, cols: usize) -> TileFn {
     let vectors = if cols <= S::LANES { 1 } else { S::TILE_VECTORS };
-    let step = if layout == ALayout::Rows { 1 } else { column_stride::<S>() };
-    let table = match (step, vectors) {
-        (1, 1) => const { &table::<S, 1, 1>() },
-        (1, 2) => const { &table::<S, 2, 1>() },
-        (1, _) => const { &table::<S, 4, 1>() },
-        (8, 1) => const { &table::<S, 1, 8>() },
-        (8, 2) => const { &table::<S, 2, 8>() },
-        (8, _) => const { &table::<S, 4, 8>() },
-        (_, 1) => const { &table::<S, 1, COLUMN_STRIDE>() },
-        (_, _) => const { &table::<S, 2, COLUMN_STRIDE>() },
+    let table = match (layout, vectors) {
+        (ALayout::Rows, 1) => const { &table::<S, 1, AnyRows>() },
+        (ALayout::Rows, 2) => const { &table::<S, 2, AnyRows>() },
+        (ALayout::Rows, _) => const { &table::<S, 4, AnyRows>() },
+        (ALayout::EvenRows, 1) => const { &table::<S, 1, EvenRows>() },
+        (ALayout::EvenRows, 2) => const { &table::<S, 2, EvenRows>() },
+        (ALayout::EvenRows, _) => const { &table::<S, 4, EvenRows>() },
+        (ALayout::Columns, 1) => const { &table::<S, 1, Columns<S>>() },
+        (ALayout::Columns, 2) => const { &table::<S, 2, Columns<S>>() },
+        (ALayout::Columns, _) => const { &table::<S, 4, Columns<S>>() },
     };
     table[rows - 1]
 }
 
-const fn table<S: Simd, const VECTORS: usize, const KS: usize>() -> [TileFn; 14] {
+const fn table<S: Simd, const VECTORS: usize, A: Operand>() -> [TileFn; MAX_TILE_ROWS] {
     [
-        tile::<S, 1, VECTORS, KS>,
-        tile::<S, 2, VECTORS, KS>,
-        tile::<S, 3, VECTORS, KS>,
-        tile::<S, 4, VECTORS, KS>,
-        tile::<S, 5, VECTORS, KS>,
-        tile::<S, 6, VECTORS, KS>,
-        tile::<S, 7, VECTORS, KS>,
-        tile::<S, 8, VECTORS, KS>,
-        tile::<S, 9, VECTORS, KS>,
-        tile::<S, 10, VECTORS, KS>,
-        tile::<S, 11, VECTORS, KS>,
-        tile::<S, 12, VECTORS, KS>,
-        tile::<S, 13, VECTORS, KS>,
-        tile::<S, 14, VECTORS, KS>,
+        tile::<S, 1, VECTORS, A>,
+        tile::<S, 2, VECTORS, A>,
+        tile::<S, 3, VECTORS, A>,
+        tile::<S, 4, VECTORS, A>,
+        tile::<S, 5, VECTORS, A>,
+        tile::<S, 6, VECTORS, A>,
+        tile::<S, 7, VECTORS, A>,
+        tile::<S, 8, VECTORS, A>,
+        tile::<S, 9, VECTORS, A>,
+        tile::<S, 10, VECTORS, A>,
+        tile::<S, 11, VECTORS, A>,
+        tile::<S, 12, VECTORS, A>,
+        tile::<S, 13, VECTORS, A>,
+        tile::<S, 14, VECTORS, A>,
     ]
 }
 
+/// Where a tile finds the elements of A.
+trait Operand: Copy {
+    /// # Safety
+    /// The operands are valid for `rows` rows.
+    unsafe fn new(t: &TileArgs<'_>, rows: usize) -> Self;
+
+    /// From `offset` elements further on in each row.
+    fn at_run(self, offset: usize) -> Self;
+
+    /// From that many steps further on.
+    fn at_step(self, steps: usize) -> Self;
+
+    /// The element of a row at a step.
+    fn element(self, row: usize, step: usize) -> *const f32;
+}
+
+/// Rows anywhere, with neighbouring steps.
+#[derive(Clone, Copy)]
+struct AnyRows {
+    start: *const f32,
+    rows: [usize; MAX_TILE_ROWS],
+}
+
+impl Operand for AnyRows {
+    #[inline(always)]
+    unsafe fn new(t: &TileArgs<'_>, rows: usize) -> AnyRows {
+        // SAFETY: the caller's promise.
+        let offset = |row| if row < rows { unsafe { *t.a_rows.add(row) } } else { 0 };
+        AnyRows { start: t.a, rows: std::array::from_fn(offset) }
+    }
+
+    #[inline(always)]
+    fn at_run(self, offset: usize) -> AnyRows {
+        self.at_step(offset)
+    }
+
+    #[inline(always)]
+    fn at_step(self, steps: usize) -> AnyRows {
+        AnyRows { start: self.start.wrapping_add(steps), ..self }
+    }
+
+    #[inline(always)]
+    fn element(self, row: usize, step: usize) -> *const f32 {
+        self.start.wrapping_add(step).wrapping_add(self.rows[row])
+    }
+}
+
+/// Rows of [`EvenRows`] for each of its pointers.
+const ROWS_OF_POINTER: usize = 3;
+
+/// Rows at equal distances, with neighbouring steps. Each is the sum of a pointer, which stays in a register, and of no, one or two
+/// distances, which addresses hold: x86 has no registers for as many rows as tiles have.
+#[derive(Clone, Copy)]
+struct EvenRows {
+    pointers: [*const f32; MAX_TILE_ROWS.div_ceil(ROWS_OF_POINTER)],
+    /// Bytes.
+    distance: usize,
+}
+
+impl Operand for EvenRows {
+    #[inline(always)]
+    unsafe fn new(t: &TileArgs<'_>, rows: usize) -> EvenRows {
+        // SAFETY: the caller's promise.
+        let [first, second] = [0, 1].map(|row| if row < rows { unsafe { *t.a_rows.add(row) } } else { 0 });
+        let distance = second.wrapping_sub(first);
+        let pointer = |i: usize| t.a.wrapping_add(first).wrapping_add(distance.wrapping_mul(i * ROWS_OF_POINTER));
+        // Compilers that know how the pointers depend on each other keep one of them, and as many sums as there are rows, in memory.
+        EvenRows {
+            pointers: black_box(std::array::from_fn(pointer)),
+            distance: distance.wrapping_mul(size_of::<f32>()),
+        }
+    }
+
+    #[inline(always)]
+    fn at_run(self, offset: usize) -> EvenRows {
+        self.at_step(offset)
+    }
+
+    #[inline(always)]
+    fn at_step(self, steps: usize) -> EvenRows {
+        EvenRows { pointers: self.pointers.map(|pointer| pointer.wrapping_add(steps)), ..self }
+    }
+
+    #[inline(always)]
+    fn element(self, row: usize, step: usize) -> *const f32 {
+        let pointer = self.pointers[row / ROWS_OF_POINTER].wrapping_add(step);
+        pointer.wrapping_byte_add(self.distance.wrapping_mul(row % ROWS_OF_POINTER))
+    }
+}
+
+/// Neighbouring rows, with steps at the distance of an instruction set.
+struct Columns<S>(*const f32, PhantomData<S>);
+
+impl<S> Clone for Columns<S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Columns<S> {}
+
+impl<S: Simd> Operand for Columns<S> {
+    #[inline(always)]
+    unsafe fn new(t: &TileArgs<'_>, _rows: usize) -> Self {
+        Columns(t.a, PhantomData)
+    }
+
+    #[inline(always)]
+    fn at_run(self, offset: usize) -> Self {
+        Columns(self.0.wrapping_add(offset), PhantomData)
+    }
+
+    #[inline(always)]
+    fn at_step(self, steps: usize) -> Self {
+        Columns(self.0.wrapping_add(steps * column_stride::<S>()), PhantomData)
+    }
+
+    #[inline(always)]
+    fn element(self, row: usize, step: usize) -> *const f32 {
+        self.at_step(step).0.wrapping_add(row)
+    }
+}
+
 /// # Safety
-/// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps; steps of a run are
-/// `KS` apart in A, and with 1 its rows lie where the operands say, else side by side.
-unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const KS: usize>(t: &TileArgs<'_>) {
+/// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps, and A lies as `A` says.
+unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, A: Operand>(t: &TileArgs<'_>) {
     if ROWS > S::TILE_ROWS || VECTORS > S::TILE_VECTORS {
         unreachable!("no tile of {ROWS} rows and {VECTORS} vectors");
     }
     // SAFETY: the caller's promises.
-    unsafe { S::run_op(Tile::<ROWS, VECTORS, KS>(t)) }
+    unsafe { S::run_op(Tile::<ROWS, VECTORS, A>(t, PhantomData)) }
 }
 
 /// [`tile`], compiled for an instruction set.
-struct Tile<'a, const ROWS: usize, const VECTORS: usize, const KS: usize>(&'a TileArgs<'a>);
+struct Tile<'a, const ROWS: usize, const VECTORS: usize, A>(&'a TileArgs<'a>, PhantomData<A>);
 
-impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'_, ROWS, VECTORS, KS> {
+impl<const ROWS: usize, const VECTORS: usize, A: Operand> SimdOp for Tile<'_, ROWS, VECTORS, A> {
     type Output = ();
 
     #[inline(always)]
@@ -168,12 +298,12 @@ impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'
         // SAFETY: the promises of `tile`.
         unsafe {
             let mut acc = [[S::splat(0.0); VECTORS]; ROWS];
-            let rows = std::array::from_fn(|row| if KS == 1 { *t.a_rows.add(row) } else { row });
+            let rows = A::new(t, ROWS);
             let mut b = t.b;
             let mut prefetch = t.prefetch;
             let (mut round, mut left) = (0, t.depth);
             for run in t.a_runs {
-                let mut a = t.a.add(run.offset);
+                let mut a = rows.at_run(run.offset);
                 let depth = run.depth.min(left);
                 left -= depth;
                 for _ in 0..rounds(depth) {
@@ -193,16 +323,16 @@ impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'
                     // Not as a loop, which compilers do not unroll for many rows, nor a closure, which they do not inline.
                     macro_rules! steps {
                         ($($i:literal)*) => {
-                            $(step::<S, ROWS, VECTORS>(&mut acc, a.add($i * KS), &rows, b.add($i * panel::<S>()));)*
+                            $(step::<S, ROWS, VECTORS, A>(&mut acc, a, $i, b.add($i * panel::<S>()));)*
                         };
                     }
                     steps!(0 1 2 3 4 5 6 7);
-                    a = a.add(ROUND * KS);
+                    a = a.at_step(ROUND);
                     b = b.add(ROUND * panel::<S>());
                 }
                 for _ in 0..depth % ROUND {
-                    step::<S, ROWS, VECTORS>(&mut acc, a, &rows, b);
-                    a = a.add(KS);
+                    step::<S, ROWS, VECTORS, A>(&mut acc, a, 0, b);
+                    a = a.at_step(1);
                     b = b.add(panel::<S>());
                 }
             }
@@ -219,10 +349,10 @@ impl<const ROWS: usize, const VECTORS: usize, const KS: usize> SimdOp for Tile<'
 }
 
 #[inline(always)]
-unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
+unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize, A: Operand>(
     acc: &mut [[S::V; VECTORS]; ROWS],
-    a: *const f32,
-    rows: &[usize; ROWS],
+    a: A,
+    index: usize,
     b: *const f32,
 ) {
     // SAFETY: the promises of `tile`, and it is called under `S::run_op`.
@@ -231,11 +361,17 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
         for (v, x) in bs.iter_mut().enumerate() {
             *x = S::load(b.add(v * S::LANES));
         }
-        for (r, row) in acc.iter_mut().enumerate() {
-            let x = S::splat(*a.wrapping_add(rows[r]));
-            for (sum, &y) in row.iter_mut().zip(&bs) {
-                *sum = S::multiply(x, y, *sum);
-            }
+        // As the steps of a round.
+        macro_rules! rows {
+            ($($row:literal)*) => {
+                $(if $row < ROWS {
+                    let x = S::splat(*a.element($row, index));
+                    for (sum, &y) in acc[$row].iter_mut().zip(&bs) {
+                        *sum = S::multiply(x, y, *sum);
+                    }
+                })*
+            };
         }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     }
 }

@@ -2,7 +2,9 @@
 
 use super::blocking::LARGEST_BLOCK;
 use super::store::{FinishedRows, Source, Store};
-use super::tile::{ALayout, LINE, MAX_PANEL, ONE_RUN, ROW_STRIDE, Run, TileArgs, TileFn, panel, rounds, tile_fn};
+use super::tile::{
+    ALayout, LINE, MAX_PANEL, MAX_TILE_ROWS, ONE_RUN, ROW_STRIDE, Run, TileArgs, TileFn, panel, rounds, tile_fn,
+};
 use super::tiles;
 use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 use std::ops::Range;
@@ -228,19 +230,23 @@ impl SimdOp for VectorTiles<'_> {
         let next_share = share_len(spread.start(1), panels);
         let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr().cast::<f32>();
-        let mut tile_rows = Rows::of::<S>(c_rows, layout, spread, 0);
+        let a_rows = match layout {
+            ALayout::Columns => None,
+            _ => Some(a.rows),
+        };
+        let mut tile_rows = Rows::of::<S>(c_rows, a_rows, spread, 0);
         for (tile, index) in TileOrder::new(tiles, panels, by_rows) {
             if tile != tile_rows.tile {
-                tile_rows = Rows::of::<S>(c_rows, layout, spread, tile);
+                tile_rows = Rows::of::<S>(c_rows, a_rows, spread, tile);
             }
-            let Rows { start, c_rows, next, kernel, .. } = tile_rows;
+            let Rows { c_rows, next, a_rows, layout, kernel, .. } = tile_rows;
             let col = index * panel::<S>();
             let width = panel::<S>().min(cols - col);
             let b = b.wrapping_add(index * b_panel);
             let b_next = if index + 1 == panels { b_next } else { b.wrapping_add(b_panel) };
-            let (a_start, a_rows) = match layout {
-                ALayout::Rows => (a.start, a.rows[start..].as_ptr()),
-                ALayout::Columns => (a.start.wrapping_add(tile * a_tile), std::ptr::null()),
+            let a_start = match layout {
+                ALayout::Columns => a.start.wrapping_add(tile * a_tile),
+                _ => a.start,
             };
             let (prefetch, prefetch_pitch) = if stream_b {
                 (b_next.wrapping_add(tile * b_share), 2 * LINE)
@@ -253,7 +259,7 @@ impl SimdOp for VectorTiles<'_> {
                 let args = TileArgs {
                     depth,
                     a: a_start,
-                    a_rows,
+                    a_rows: a_rows.as_ptr(),
                     a_runs: a.runs,
                     b,
                     c: if in_buffer { buffer } else { c.add(col) },
@@ -325,27 +331,43 @@ impl Iterator for TileOrder {
 /// Rows of a tile.
 struct Rows<'a> {
     tile: usize,
-    start: usize,
-    /// Offsets of them, and of those of the next tile.
+    /// Offsets of them in C, and of those of the next tile.
     c_rows: &'a [usize],
     next: &'a [usize],
+    /// Offsets of them in A, where it is not in columns.
+    a_rows: &'a [usize],
+    layout: ALayout,
     /// The kernel of a whole panel.
     kernel: TileFn,
 }
 
 impl<'a> Rows<'a> {
-    /// Those of tile number `tile`.
+    /// Those of tile number `tile`; `a_rows` are those of all tiles.
     #[inline(always)]
-    fn of<S: Simd>(c_rows: &'a [usize], layout: ALayout, spread: TileRows, tile: usize) -> Rows<'a> {
+    fn of<S: Simd>(c_rows: &'a [usize], a_rows: Option<&'a [usize]>, spread: TileRows, tile: usize) -> Rows<'a> {
         let [start, end, next_end] = [0, 1, 2].map(|next| spread.start(tile + next));
+        let a_rows = a_rows.map(|rows| &rows[start..end]);
+        let layout = match a_rows {
+            None => ALayout::Columns,
+            Some(rows) if are_even(rows) => ALayout::EvenRows,
+            Some(_) => ALayout::Rows,
+        };
         Rows {
             tile,
-            start,
             c_rows: &c_rows[start..end],
             next: &c_rows[end..next_end],
+            a_rows: a_rows.unwrap_or(&[]),
+            layout,
             kernel: tile_fn::<S>(layout, (end - start).max(1), panel::<S>()),
         }
     }
+}
+
+/// Whether rows are at equal distances.
+#[inline(always)]
+fn are_even(rows: &[usize]) -> bool {
+    let [first, second, ..] = *rows else { return true };
+    rows.iter().enumerate().all(|(i, &row)| row == first.wrapping_add(second.wrapping_sub(first).wrapping_mul(i)))
 }
 
 /// Length of the parts of a range that is cut into `count`, the last ones perhaps shorter.
@@ -399,9 +421,6 @@ unsafe fn multiply_partial(tile: TileFn, rows: usize, width: usize, args: TileAr
         }
     }
 }
-
-/// Most rows of a register tile.
-const MAX_TILE_ROWS: usize = 14;
 
 /// Room for a register tile.
 #[repr(align(64))]
