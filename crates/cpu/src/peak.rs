@@ -240,6 +240,7 @@ fn multiply_tiles(isa: Isa) {
                     accumulate: false,
                     prefetch: self.0.0.as_ptr(),
                     prefetch_pitch: 0,
+                    prefetch_pieces: 1,
                 };
                 // SAFETY: run on an instruction set that the machine has; the operands have the elements.
                 unsafe { S::tile_product(&product) };

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use super::ConvDesc;
 use crate::gemm::{
-    Ctx, LINE, LINE_LEN, LINE_PITCH, MAX_BLOCK, MAX_DEPTH, MAX_PANEL, PartialSums, RowBlocks, Scratch, SharedMut,
-    TILES_BLOCK_LEN, TILES_ROWS, TypedPtr, aligned_len, even_chunks, odd_lines, panel, split_count, transpose_lines,
+    Ctx, LINE, LINE_LEN, LINE_PITCH, MAX_BLOCK, MAX_DEPTH, MAX_PANEL, PREFETCH_PIECES, PartialSums, RowBlocks, Scratch,
+    SharedMut, TILES_BLOCK_LEN, TILES_ROWS, TypedPtr, aligned_len, even_chunks, odd_lines, panel, split_count,
+    transpose_lines,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct};
 
@@ -306,7 +307,10 @@ impl SimdOp for Products<'_> {
                     let shift = tap / d.kw * d.dilation[0] * plan.line + tap % d.kw * d.dilation[1];
                     // The next panel or, at the last one, the rows of the next chunk.
                     let (prefetch, prefetch_pitch) = match index + 1 < panels {
-                        true => (b.wrapping_add(panel_len + tap * (depth / TILE_STEPS) * 4 * LINE), 2 * LINE),
+                        true => (
+                            b.wrapping_add(panel_len + tap * (depth / TILE_STEPS) * PREFETCH_PIECES * 2 * LINE),
+                            2 * LINE,
+                        ),
                         false => {
                             (next.wrapping_add(tap % 2 * TILE_STEPS * plan.pitch + tap / 2 * 2 * LINE), plan.pitch)
                         }
@@ -326,6 +330,7 @@ impl SimdOp for Products<'_> {
                             accumulate: chunk > self.chunks.start,
                             prefetch,
                             prefetch_pitch,
+                            prefetch_pieces: PREFETCH_PIECES,
                         });
                     }
                 }

@@ -48,7 +48,7 @@ pub(crate) use tile::{
     ALayout, COLUMN_STRIDE, LINE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel, panel_width,
 };
 pub(crate) use tile_loop::{MemoryBlock, OperandRows, PACKED_ROWS, Prefetch, TileLoop, TileRows};
-pub(crate) use tiles::{MAX_POSITIONS, TILES_BLOCK_LEN, TILES_ROWS};
+pub(crate) use tiles::{MAX_POSITIONS, PREFETCH_PIECES, TILES_BLOCK_LEN, TILES_ROWS};
 pub(crate) use typed_slice::{TypedPtr, packed_start};
 
 /// Execution context of a kernel: instruction set and threads.

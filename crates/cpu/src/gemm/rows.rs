@@ -41,6 +41,9 @@ const FAR_PITCH: usize = 32 * LINE;
 /// Longest part of a reduction of tiles: a panel of B and two tiles of rows of A stay in the first-level cache.
 const TILES_DEPTH: usize = MAX_DEPTH / 2;
 
+/// Longest part of a reduction over windows: nine taps of 64 channels.
+const WINDOW_DEPTH: usize = 9 * 64 / 2;
+
 /// Rows of a block of A that stays in the first-level cache, where there are few columns.
 const SMALL_GROUP: usize = 28;
 
@@ -460,7 +463,7 @@ impl<P: RowSource> RowBlock<'_, P> {
             c_rows[position] = c_row;
         }
         let end = positions.last().map_or(0, |last| last + 1);
-        let depths = even_chunks(self.k, MAX_DEPTH, TILE_STEPS);
+        let depths = even_chunks(self.k, WINDOW_DEPTH, TILE_STEPS);
         for block in 0..depths.count {
             let depth = depths.range(block, self.k);
             let a = OperandRows {
@@ -537,6 +540,8 @@ impl<P: RowSource> RowBlock<'_, P> {
         // SAFETY: the caller's promises.
         unsafe {
             let b = self.packed.add(cols.start * self.k + depth.start * panel::<S>());
+            // Where no other block of rows comes next, B may be read this once, as of one image.
+            let stream_b = self.k * self.cols.len() > RESIDENT_B || self.prefetch.is_empty();
             let tile_loop = TileLoop {
                 layout: ALayout::Rows,
                 depth: depth.len(),
@@ -548,7 +553,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 c: self.c.0.add(cols.start),
                 c_rows: &c_rows[rows.clone()],
                 accumulate: self.accumulate || depth.start > 0,
-                stream_b: self.k * self.cols.len() > RESIDENT_B,
+                stream_b,
                 b_next: b.wrapping_add(depth.len() * panel::<S>()),
             };
             let is_last = depth.end == self.k;

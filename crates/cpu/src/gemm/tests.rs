@@ -365,6 +365,7 @@ fn tiles_are_as_documented() {
                     accumulate,
                     prefetch: a.as_ptr(),
                     prefetch_pitch: 0,
+                    prefetch_pieces: 1,
                 })
             };
             // SAFETY: the processor has tiles; the vectors have the elements.

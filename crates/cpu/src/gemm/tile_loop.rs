@@ -97,6 +97,10 @@ pub(crate) struct MemoryBlock {
 impl MemoryBlock {
     pub(crate) const EMPTY: MemoryBlock = MemoryBlock { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0 || self.cols == 0
+    }
+
     /// `len` elements in a row.
     pub(crate) fn contiguous(start: *const f32, len: usize) -> MemoryBlock {
         MemoryBlock { start, rows: len.div_ceil(2 * LINE), cols: 2 * LINE, pitch: 2 * LINE }

@@ -8,6 +8,9 @@ use crate::simd::{Simd, TILE_STEPS, TileProduct};
 /// Rows of a product of two tiles.
 pub(crate) const TILES_ROWS: usize = 2 * TILE_STEPS;
 
+/// Pieces of two cache lines that [`TILE_STEPS`] steps prefetch where no more are needed.
+pub(crate) const PREFETCH_PIECES: usize = 2;
+
 /// Most rows of a tile loop, those that are not wanted included.
 pub(crate) const MAX_POSITIONS: usize = 1024;
 
@@ -22,6 +25,10 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
     let count = cut_rows(tile_loop.c_rows, &mut blocks);
     let panels = tile_loop.cols.div_ceil(panel::<S>());
     let b_share = depth * panel::<S>() / count.max(1);
+    let prefetch_pieces = match tile_loop.stream_b {
+        true => b_share.div_ceil(2 * LINE).div_ceil(rounds),
+        false => PREFETCH_PIECES,
+    };
     let by_rows = ending.store.is_some() && depth * tile_loop.cols <= NEAR_B;
     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let buffer = buffer.as_mut_ptr().cast::<f32>();
@@ -33,7 +40,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
         let b_next = if index + 1 == panels { tile_loop.b_next } else { b.wrapping_add(tile_loop.b_panel) };
         let (prefetch, prefetch_pitch) = match tile_loop.stream_b {
             true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
-            false => prefetch.take(2 * rounds),
+            false => prefetch.take(PREFETCH_PIECES * rounds),
         };
         let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
         let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
@@ -54,6 +61,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
                 // What is at hand costs nothing to ask for.
                 prefetch: if prefetch.is_null() { b } else { prefetch },
                 prefetch_pitch,
+                prefetch_pieces,
             };
             if let Some(store) = ending.store.filter(|_| by_rows)
                 && let Some(next) = blocks[..count].get(tile + 1)

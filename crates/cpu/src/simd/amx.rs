@@ -113,7 +113,8 @@ impl Simd for Amx {
 }
 
 /// One of the four products of blocks: `$zero`, `$load` and `$store` treat the tiles of C, `$body` adds the products of one step of
-/// 16 pairs, of which `{a}` is the place in A. Each step prefetches two pieces of two cache lines.
+/// 16 pairs, of which `{a}` is the place in A, and before and behind them that of the lower tiles of C. Each step prefetches some
+/// pieces of two cache lines.
 macro_rules! block_product {
     ($name:ident, [$($zero:literal)*], [$($load:literal)*], [$($body:literal)*], [$($store:literal)*]) => {
         /// # Safety
@@ -124,29 +125,34 @@ macro_rules! block_product {
             // SAFETY: the caller's promise; no tile is used outside this block.
             unsafe {
                 asm!(
-                    "test {accumulate:e}, {accumulate:e}",
+                    "test {n}, {n}",
                     "jnz 2f",
                     $(concat!("tilezero ", $zero),)*
                     "jmp 3f",
                     "2:",
+                    "lea {a}, [{c} + 8 * {c_stride}]",
+                    "lea {a}, [{a} + 8 * {c_stride}]",
                     $(concat!("tileloadd ", $load),)*
                     "3:",
                     "mov {a}, [{offsets}]",
                     "add {offsets}, 8",
                     "add {a}, {a_start}",
+                    "mov {n}, {pieces}",
+                    "4:",
                     "prefetcht1 [{next}]",
                     "prefetcht1 [{next} + 64]",
                     "add {next}, {pitch}",
-                    "prefetcht1 [{next}]",
-                    "prefetcht1 [{next} + 64]",
-                    "add {next}, {pitch}",
+                    "dec {n}",
+                    "jnz 4b",
                     $($body,)*
                     "add {b}, {b_step}",
                     "dec {steps}",
                     "jnz 3b",
-                    "mov {a}, {c_below}",
+                    "lea {a}, [{c} + 8 * {c_stride}]",
+                    "lea {a}, [{a} + 8 * {c_stride}]",
                     $(concat!("tilestored ", $store),)*
-                    accumulate = in(reg) u32::from(t.accumulate),
+                    n = inout(reg) usize::from(t.accumulate) => _,
+                    pieces = in(reg) t.prefetch_pieces,
                     steps = inout(reg) t.depth / TILE_STEPS => _,
                     a = out(reg) _,
                     a_start = in(reg) t.a,
@@ -156,7 +162,6 @@ macro_rules! block_product {
                     b_stride = in(reg) B_STRIDE,
                     b_step = const TILE_STEPS * B_STRIDE,
                     c = in(reg) t.c,
-                    c_below = in(reg) t.c.wrapping_byte_add(TILE_STEPS * c_stride),
                     c_stride = in(reg) c_stride,
                     next = inout(reg) t.prefetch => _,
                     pitch = in(reg) 4 * t.prefetch_pitch,
@@ -174,7 +179,7 @@ block_product!(
     ["tmm0" "tmm1" "tmm2" "tmm3"],
     [
         "tmm0, [{c} + {c_stride}]" "tmm1, [{c} + {c_stride} + 64]"
-        "tmm2, [{c_below} + {c_stride}]" "tmm3, [{c_below} + {c_stride} + 64]"
+        "tmm2, [{a} + {c_stride}]" "tmm3, [{a} + {c_stride} + 64]"
     ],
     [
         "tileloadd tmm4, [{a} + {a_stride}]"
@@ -211,7 +216,7 @@ block_product!(
 block_product!(
     product_2x1,
     ["tmm0" "tmm2"],
-    ["tmm0, [{c} + {c_stride}]" "tmm2, [{c_below} + {c_stride}]"],
+    ["tmm0, [{c} + {c_stride}]" "tmm2, [{a} + {c_stride}]"],
     [
         "tileloadd tmm4, [{a} + {a_stride}]"
         "lea {a}, [{a} + 8 * {a_stride}]"

@@ -422,10 +422,12 @@ pub(crate) struct TileProduct {
     pub(crate) c_stride: usize,
     /// Add to C instead of replacing it.
     pub(crate) accumulate: bool,
-    /// Memory that will be wanted soon: each [`TILE_STEPS`] steps prefetch two pieces of two cache lines.
+    /// Memory that will be wanted soon: each [`TILE_STEPS`] steps prefetch some pieces of two cache lines.
     pub(crate) prefetch: *const f32,
     /// Distance of the pieces.
     pub(crate) prefetch_pitch: usize,
+    /// Pieces of [`TILE_STEPS`] steps, at least 1.
+    pub(crate) prefetch_pieces: usize,
 }
 
 /// How packed operands of a product lie in memory, and with which instructions they are multiplied.
