@@ -1,10 +1,11 @@
 //! State in the host's memory.
 
 use crate::arena::Arena;
-use bessemer_ir::run::{RunError, StateLayout, StateStore};
+use bessemer_ir::run::{RunError, StateLayout, StateSnapshot, StateStore};
 use std::any::Any;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One run of memory for all state, zero at first.
 pub struct CpuState {
@@ -74,7 +75,58 @@ impl StateStore for CpuState {
         Ok(())
     }
 
+    fn snapshot(self: Arc<Self>, numbers: &[usize]) -> Result<Box<dyn StateSnapshot>, RunError> {
+        let ranges = self.layout.ranges(numbers);
+        let content = vec![0; ranges.iter().map(Range::len).sum()];
+        Ok(Box::new(CpuSnapshot { numbers: numbers.to_vec(), ranges, content, state: self }))
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// What some tensors held.
+struct CpuSnapshot {
+    state: Arc<CpuState>,
+    numbers: Vec<usize>,
+    /// The bytes of the state, one range behind the other in `content`.
+    ranges: Vec<Range<usize>>,
+    content: Vec<u8>,
+}
+
+impl CpuSnapshot {
+    /// Each range of the state with its content.
+    fn pieces(&mut self) -> impl Iterator<Item = (*mut u8, &mut [u8])> {
+        let CpuSnapshot { state, ranges, content, .. } = self;
+        let mut rest = content.as_mut_slice();
+        ranges.iter().map(move |range| {
+            let (piece, behind) = std::mem::take(&mut rest).split_at_mut(range.len());
+            rest = behind;
+            (state.memory.at(range.start, range.len()), piece)
+        })
+    }
+}
+
+impl StateSnapshot for CpuSnapshot {
+    fn take(&mut self) -> Result<(), RunError> {
+        let state = Arc::clone(&self.state);
+        let _access = state.lock();
+        for (from, piece) in self.pieces() {
+            // SAFETY: a range of the state, which nobody writes while the lock is held.
+            piece.copy_from_slice(unsafe { std::slice::from_raw_parts(from, piece.len()) });
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), RunError> {
+        let state = Arc::clone(&self.state);
+        let _access = state.lock();
+        for (to, piece) in self.pieces() {
+            // SAFETY: a range of the state, which nobody else uses while the lock is held.
+            unsafe { std::slice::from_raw_parts_mut(to, piece.len()) }.copy_from_slice(piece);
+        }
+        self.numbers.iter().for_each(|&number| state.changed(number));
+        Ok(())
     }
 }

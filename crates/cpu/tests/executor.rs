@@ -6,7 +6,9 @@ use bessemer_ir::ops::limited::Limited;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{Plan, StateTensor};
-use bessemer_ir::run::{self, Device, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32, write_f32};
+use bessemer_ir::run::{
+    self, Device, RunError, StateBinding, StateLayout, StateSnapshot, StateStore, Ticket, read_f32, write_f32,
+};
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType};
 use std::any::Any;
 use std::sync::Arc;
@@ -102,6 +104,24 @@ fn results_of_some_steps_are_kept() {
     assert_eq!(error, "there is no output of one element named `loss`; there are: sum");
 }
 
+#[test]
+fn a_snapshot_has_some_tensors_as_they_were() {
+    let tensor = |name: &str| StateTensor { name: name.to_owned(), ty: TensorType::f32([3]) };
+    let state = device().new_state(StateLayout::new(["a", "b", "c", "d"].map(tensor), 64)).unwrap();
+    let set = |value: f32| {
+        for (number, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+            write_f32(&*state, name, &[value + number as f32; 3]).unwrap();
+        }
+    };
+    let first = || ["a", "b", "c", "d"].map(|name| read_f32(&*state, name).unwrap()[2]);
+    let mut snapshot = Arc::clone(&state).snapshot(&[3, 0, 1]).unwrap();
+    set(10.0);
+    snapshot.take().unwrap();
+    set(20.0);
+    snapshot.restore().unwrap();
+    assert_eq!(first(), [10.0, 11.0, 22.0, 13.0]);
+}
+
 /// State of another device.
 struct Elsewhere(StateLayout);
 
@@ -116,6 +136,10 @@ impl StateStore for Elsewhere {
 
     fn write(&self, _: &str, _: &[u8]) -> Result<(), RunError> {
         Ok(())
+    }
+
+    fn snapshot(self: Arc<Self>, _: &[usize]) -> Result<Box<dyn StateSnapshot>, RunError> {
+        unreachable!("nobody remembers this state")
     }
 
     fn as_any(&self) -> &dyn Any {

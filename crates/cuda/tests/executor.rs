@@ -24,6 +24,7 @@ use common::{Knobs, mock_or_skip};
 use device::{bytes, f32s, gpu, load, open, options};
 use std::cmp::Ordering;
 use std::path::Path;
+use std::sync::Arc;
 
 const PLAIN: Matmul = Matmul { trans_a: false, trans_b: false };
 
@@ -380,6 +381,27 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
 }
 
 /// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 and fp16 at its peak clock, 4.9 TB/s.
+#[test]
+fn a_snapshot_has_what_the_steps_before_it_leave() {
+    let Some(folder) = mock_or_skip("a_snapshot_has_what_the_steps_before_it_leave") else { return };
+    let gpu = gpu(folder);
+    let plan = compile(&counter(), &CudaTarget, &CompileOptions::default()).unwrap();
+    let state = gpu.new_state(StateLayout::of_plan(&plan)).unwrap();
+    let mut executor = gpu.load(plan, &state, &StateBinding::default()).unwrap();
+    let mut snapshot = Arc::clone(&state).snapshot(&[0]).unwrap();
+    write_f32(&*state, "n", &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    executor.feed(&[("x", &bytes(&[1.0]))]).unwrap();
+    executor.submit().unwrap();
+    snapshot.take().unwrap();
+    executor.submit().unwrap();
+    assert_eq!(executor.run().unwrap().scalar("total").unwrap(), 30.0);
+    for _ in 0..2 {
+        snapshot.restore().unwrap();
+        assert_eq!(read_f32(&*state, "n").unwrap(), [2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(executor.run().unwrap().scalar("total").unwrap(), 25.0);
+    }
+}
+
 #[test]
 fn limits_follow_from_properties() {
     let Some(folder) = mock_or_skip("limits_follow_from_properties") else { return };

@@ -14,6 +14,7 @@ use device::options;
 use everything::{everything, normal, submit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 /// How plans are run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,15 +32,18 @@ fn live(gpu: &CudaDevice, at: &mut dyn FnMut()) -> Result<(), RunError> {
     let plan = compile(&everything(), &CudaTarget, &CompileOptions::default()).unwrap();
     let state = gpu.new_state(StateLayout::of_plan(&plan))?;
     state.write("v", &normal(320, 0))?;
+    let mut snapshot = Arc::clone(&state).snapshot(&[0])?;
     let mut executor = gpu.load(plan, &state, &StateBinding::default())?;
     at();
     let first = submit(&mut *executor)?;
     executor.collect(first)?;
     at();
+    snapshot.take()?;
     let tickets = [submit(&mut *executor)?, submit(&mut *executor)?, submit(&mut *executor)?];
     at();
     tickets.iter().try_for_each(|&ticket| executor.collect(ticket).map(|_| ()))?;
     executor.output("chosen")?;
+    snapshot.restore()?;
     state.read("v", &mut [0; 320 * 4])?;
     at();
     Ok(())

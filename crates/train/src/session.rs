@@ -14,8 +14,8 @@ use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{StateTensor, print_plan};
 use bessemer_ir::run::{
-    Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, Ticket, read_i32, write_f32,
-    write_i32,
+    Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateSnapshot, StateStore, Ticket,
+    read_i32, write_f32, write_i32,
 };
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::builder::MICRO_STEP;
@@ -72,10 +72,8 @@ pub struct TrainSession {
     model: TensorGroup,
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
-    /// What changes within a step, and even in one that is left out.
-    volatile: Vec<String>,
-    /// The content of [`TrainSession::volatile`] at the last snapshot.
-    snapshot: Vec<Vec<u8>>,
+    /// Of what changes within a step, and even in one that is left out.
+    snapshot: Box<dyn StateSnapshot>,
     seed: u64,
     batch_size: usize,
     scales_loss: bool,
@@ -104,16 +102,15 @@ impl TrainSession {
         }
         let state = new_state(&*device, &specs)?;
         let executor = device.load(plan, &state, &StateBinding::default())?;
-        let volatile: Vec<String> =
-            specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
+        let unsteady = specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| state.layout().number(&spec.name));
+        let snapshot = Arc::clone(&state).snapshot(&unsteady.collect::<Result<Vec<_>, _>>()?)?;
         Ok(Self {
             device,
             executor,
             model: TensorGroup::model(&specs, names),
             optimizer: TensorGroup::optimizer(&specs, names),
             averages: TensorGroup::averages(&specs, names),
-            snapshot: vec![Vec::new(); volatile.len()],
-            volatile,
+            snapshot,
             specs,
             names,
             seed: recipe.train.seed,
@@ -232,23 +229,17 @@ impl TrainSession {
     /// Remembers the state between two steps.
     ///
     /// # Errors
-    /// As [`TrainSession::weights`].
+    /// A device that is lost.
     pub fn take_snapshot(&mut self) -> Result<(), TrainError> {
-        let state = &**self.executor.state();
-        for (name, content) in self.volatile.iter().zip(&mut self.snapshot) {
-            content.resize(state.layout().ty(name)?.bytes(), 0);
-            state.read(name, content)?;
-        }
-        Ok(())
+        Ok(self.snapshot.take()?)
     }
 
-    /// Returns to the mark, after some micro-batches of a step or after a step that was left out.
+    /// Returns to the last snapshot, after some micro-batches of a step or after a step that was left out.
     ///
     /// # Errors
-    /// As [`TrainSession::weights`].
+    /// As [`TrainSession::take_snapshot`].
     pub fn restore_snapshot(&mut self) -> Result<(), TrainError> {
-        let mut snapshot = self.volatile.iter().zip(&self.snapshot);
-        Ok(snapshot.try_for_each(|(name, content)| self.state().write(name, content))?)
+        Ok(self.snapshot.restore()?)
     }
 
     /// Gives the first micro-batch of this rank its number in the run, from that of rank 0, which all ranks have.
@@ -354,9 +345,12 @@ fn is_unsteady(spec: &ParamSpec) -> bool {
     }
 }
 
-/// Memory for the state of a model and of its training, laid out once for all plans that use it.
+/// Memory for the state of a model and of its training, laid out once for all plans that use it: first what a snapshot has, so that
+/// it is one run of bytes.
 fn new_state(device: &dyn Device, specs: &[ParamSpec]) -> Result<Arc<dyn StateStore>, RunError> {
-    let tensors = specs.iter().map(|spec| StateTensor { name: spec.name.clone(), ty: spec.ty.clone() });
+    let (unsteady, steady): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| is_unsteady(spec));
+    let tensors =
+        unsteady.into_iter().chain(steady).map(|spec| StateTensor { name: spec.name.clone(), ty: spec.ty.clone() });
     device.new_state(StateLayout::new(tensors, device.target().rules().alignment))
 }
 

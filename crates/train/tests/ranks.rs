@@ -7,7 +7,7 @@ use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::plan::StateTensor;
-use bessemer_ir::run::{RunError, StateLayout, StateStore};
+use bessemer_ir::run::{RunError, StateLayout, StateSnapshot, StateStore};
 use bessemer_ir::shape::TensorType;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
 use bessemer_train::events::{EventBody, StepInfo, read_events};
@@ -16,7 +16,7 @@ use common::ranks::{End, in_group, train_by_wire, train_ranks, trained};
 use common::text::{losses, text};
 use common::{assert_same_tensors, last, last_folder, new_run, run_of};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 const BERT: &str = include_str!("fixtures/ranks/bert.toml");
@@ -473,6 +473,10 @@ impl StateStore for Held {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
         self.bytes.lock().unwrap()[self.layout.number(name)?].copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn snapshot(self: Arc<Self>, _: &[usize]) -> Result<Box<dyn StateSnapshot>, RunError> {
+        unreachable!("nobody remembers this state")
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

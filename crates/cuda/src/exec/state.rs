@@ -3,8 +3,10 @@
 use super::ledger::Allocation;
 use super::{Gpu, failed};
 use crate::driver::Block;
-use bessemer_ir::run::{RunError, StateLayout, StateStore};
+use crate::error::GpuError;
+use bessemer_ir::run::{RunError, StateLayout, StateSnapshot, StateStore};
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,7 +85,49 @@ impl StateStore for CudaState {
         })
     }
 
+    fn snapshot(self: Arc<Self>, numbers: &[usize]) -> Result<Box<dyn StateSnapshot>, RunError> {
+        let ranges = self.layout.ranges(numbers);
+        let bytes = ranges.iter().map(|range| range.len()).sum();
+        let kept = self.gpu.ledger.allocate(&self.gpu.context, "a snapshot of state", bytes)?;
+        let mut start = 0;
+        let mut pair = |range: &Range<usize>| {
+            let pair = (self.memory.block(range.start, range.len())?, kept.block(start, range.len())?);
+            start += range.len();
+            Ok(pair)
+        };
+        let blocks = ranges.iter().map(&mut pair).collect::<Result<_, GpuError>>().map_err(failed)?;
+        let order = self.gpu.lock();
+        kept.all().and_then(|all| self.gpu.stream.fill(&all, 0)).map_err(failed)?;
+        drop(order);
+        Ok(Box::new(CudaSnapshot { numbers: numbers.to_vec(), blocks, _kept: kept, state: self }))
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// What some tensors held, in the device's memory.
+struct CudaSnapshot {
+    state: Arc<CudaState>,
+    numbers: Vec<usize>,
+    /// Each range of the state, and where its content is kept.
+    blocks: Vec<(Block, Block)>,
+    _kept: Allocation,
+}
+
+impl StateSnapshot for CudaSnapshot {
+    fn take(&mut self) -> Result<(), RunError> {
+        let gpu = &self.state.gpu;
+        let _order = gpu.lock();
+        self.blocks.iter().try_for_each(|(state, kept)| gpu.stream.copy(state, kept)).map_err(failed)
+    }
+
+    fn restore(&mut self) -> Result<(), RunError> {
+        let gpu = &self.state.gpu;
+        let _order = gpu.lock();
+        self.blocks.iter().try_for_each(|(state, kept)| gpu.stream.copy(kept, state)).map_err(failed)?;
+        self.numbers.iter().for_each(|&number| self.state.changed(number));
+        Ok(())
     }
 }

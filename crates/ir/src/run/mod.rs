@@ -9,7 +9,7 @@ mod state;
 pub use collectives::{Alone, Collectives, Peers};
 pub use elements::{constant_bytes, finite_range};
 pub use error::{IndexOutOfRange, NonFinite, RunError};
-pub use state::{StateBinding, StateLayout, StateStore, read_f32, read_i32, write_f32, write_i32};
+pub use state::{StateBinding, StateLayout, StateSnapshot, StateStore, read_f32, read_i32, write_f32, write_i32};
 
 use crate::dtype::DType;
 use crate::graph::NodeId;

@@ -7,6 +7,8 @@ use crate::shape::TensorType;
 use bytemuck::Pod;
 use std::any::Any;
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Where each tensor lies in one run of bytes.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +86,22 @@ impl StateLayout {
         self.offsets[number]
     }
 
+    /// The bytes of the tensors of these numbers, in order, with what lies between neighbours: as few ranges as hold them.
+    ///
+    /// # Panics
+    /// If there is none of a number.
+    pub fn ranges(&self, numbers: &[usize]) -> Vec<Range<usize>> {
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let neighbours = numbers.chunk_by(|&number, &next| next == number + 1);
+        let range = |run: &[usize]| {
+            let last = run[run.len() - 1];
+            self.offset(run[0])..self.offset(last) + self.tensors[last].ty.bytes()
+        };
+        neighbours.map(range).collect()
+    }
+
     /// Bytes of all tensors with what lies between them.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -143,8 +161,29 @@ pub trait StateStore: Send + Sync {
         Ok(false)
     }
 
+    /// Memory of the device for the content of the tensors of these numbers in the layout.
+    ///
+    /// # Errors
+    /// [`RunError::Memory`].
+    fn snapshot(self: Arc<Self>, numbers: &[usize]) -> Result<Box<dyn StateSnapshot>, RunError>;
+
     /// The device's own type of store, for its executors.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// What some tensors of a store held at one moment.
+pub trait StateSnapshot: Send {
+    /// Takes the content that they have behind the steps submitted so far, which are not waited for.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn take(&mut self) -> Result<(), RunError>;
+
+    /// Gives them the content that was taken last; zeros before any was.
+    ///
+    /// # Errors
+    /// As [`StateSnapshot::take`].
+    fn restore(&mut self) -> Result<(), RunError>;
 }
 
 fn read_elements<T: Pod>(state: &dyn StateStore, name: &str) -> Result<Vec<T>, RunError> {
@@ -198,6 +237,9 @@ mod tests {
         let layout = StateLayout::new([tensor("a", 3), tensor("b", 20), tensor("a", 3)], 64);
         assert_eq!((layout.offset(0), layout.offset(1), layout.bytes()), (0, 64, 192));
         assert_eq!(layout.number("b").unwrap(), 1);
+        let four = StateLayout::new(["a", "b", "c", "d"].map(|name| tensor(name, 20)), 64);
+        assert_eq!(four.ranges(&[3, 1, 0]), [0..208, 384..464]);
+        assert_eq!(four.ranges(&[]), []);
         let error = layout.number("c").unwrap_err().to_string();
         assert_eq!(error, "there is no state tensor named `c`; there are: a, b");
     }
