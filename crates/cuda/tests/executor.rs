@@ -380,7 +380,6 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
     assert_eq!(gpu.memory(), []);
 }
 
-/// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 and fp16 at its peak clock, 4.9 TB/s.
 #[test]
 fn a_snapshot_has_what_the_steps_before_it_leave() {
     let Some(folder) = mock_or_skip("a_snapshot_has_what_the_steps_before_it_leave") else { return };
@@ -402,6 +401,7 @@ fn a_snapshot_has_what_the_steps_before_it_leave() {
     }
 }
 
+/// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 and fp16 at its peak clock, 4.9 TB/s.
 #[test]
 fn limits_follow_from_properties() {
     let Some(folder) = mock_or_skip("limits_follow_from_properties") else { return };

@@ -35,7 +35,7 @@ pub(crate) const LINE: usize = 16;
 /// Steps of a reduction that are neighbours in A.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
-    /// Place of the first one in a row.
+    /// Steps from the start of a row to the first one, with those between the runs.
     pub offset: usize,
     /// Their number; those behind the last step are not read.
     pub depth: usize,
@@ -158,9 +158,6 @@ trait Operand: Copy {
     /// The operands are valid for `rows` rows.
     unsafe fn new(t: &TileArgs<'_>, rows: usize) -> Self;
 
-    /// From `offset` elements further on in each row.
-    fn at_run(self, offset: usize) -> Self;
-
     /// From that many steps further on.
     fn at_step(self, steps: usize) -> Self;
 
@@ -181,11 +178,6 @@ impl Operand for AnyRows {
         // SAFETY: the caller's promise.
         let offset = |row| if row < rows { unsafe { *t.a_rows.add(row) } } else { 0 };
         AnyRows { start: t.a, rows: std::array::from_fn(offset) }
-    }
-
-    #[inline(always)]
-    fn at_run(self, offset: usize) -> AnyRows {
-        self.at_step(offset)
     }
 
     #[inline(always)]
@@ -226,11 +218,6 @@ impl Operand for EvenRows {
     }
 
     #[inline(always)]
-    fn at_run(self, offset: usize) -> EvenRows {
-        self.at_step(offset)
-    }
-
-    #[inline(always)]
     fn at_step(self, steps: usize) -> EvenRows {
         EvenRows { pointers: self.pointers.map(|pointer| pointer.wrapping_add(steps)), ..self }
     }
@@ -258,11 +245,6 @@ impl<S: Simd> Operand for Columns<S> {
     #[inline(always)]
     unsafe fn new(t: &TileArgs<'_>, _rows: usize) -> Self {
         Columns(t.a, PhantomData)
-    }
-
-    #[inline(always)]
-    fn at_run(self, offset: usize) -> Self {
-        Columns(self.0.wrapping_add(offset), PhantomData)
     }
 
     #[inline(always)]
@@ -303,7 +285,7 @@ impl<const ROWS: usize, const VECTORS: usize, A: Operand> SimdOp for Tile<'_, RO
             let mut prefetch = t.prefetch;
             let (mut round, mut left) = (0, t.depth);
             for run in t.a_runs {
-                let mut a = rows.at_run(run.offset);
+                let mut a = rows.at_step(run.offset);
                 let depth = run.depth.min(left);
                 left -= depth;
                 for _ in 0..rounds(depth) {

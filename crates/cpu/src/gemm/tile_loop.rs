@@ -121,7 +121,7 @@ impl Prefetch {
 
     /// Start and pitch of the next `rounds` pieces of two cache lines.
     #[inline(always)]
-    pub(super) fn take(&mut self, rounds: usize) -> (*const f32, usize) {
+    fn take(&mut self, rounds: usize) -> (*const f32, usize) {
         let block = &self.blocks[0];
         if self.col >= block.cols {
             self.blocks = [self.blocks[1], MemoryBlock::EMPTY];
@@ -168,7 +168,52 @@ impl TileRows {
     }
 }
 
+/// What the tile calls of a loop prefetch: each its share of the panel of B behind its own, or the next pieces of what will be wanted
+/// after the loop.
+pub(super) struct TilePrefetch {
+    stream_b: bool,
+    /// Elements of a share.
+    share: usize,
+    rounds: usize,
+    /// Pieces of two cache lines of a round.
+    pub(super) pieces: usize,
+}
+
+impl TilePrefetch {
+    /// That of a loop over some tiles of rows and panels of `depth` steps, in calls of some rounds: `usual` pieces of a round, where no
+    /// share needs more.
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(
+        tile_loop: &TileLoop<'_>,
+        depth: usize,
+        tiles: usize,
+        rounds: usize,
+        usual: usize,
+    ) -> TilePrefetch {
+        let stream_b = tile_loop.stream_b;
+        let share = depth * panel::<S>() / tiles.max(1);
+        let pieces = if stream_b { share.div_ceil(2 * LINE).div_ceil(rounds.max(1)) } else { usual };
+        TilePrefetch { stream_b, share, rounds, pieces }
+    }
+
+    /// Start and pitch of the pieces of tile number `tile`, where the next panel is `b_next`.
+    #[inline(always)]
+    pub(super) fn take(&self, prefetch: &mut Prefetch, tile: usize, b_next: *const f32) -> (*const f32, usize) {
+        match self.stream_b {
+            true => (b_next.wrapping_add(tile * self.share), 2 * LINE),
+            false => prefetch.take(self.pieces * self.rounds),
+        }
+    }
+}
+
 impl TileLoop<'_> {
+    /// Panel number `index` of B, of which there are so many, and the one that is wanted next.
+    #[inline(always)]
+    pub(super) fn panel(&self, index: usize, panels: usize) -> (*const f32, *const f32) {
+        let b = self.b.wrapping_add(index * self.b_panel);
+        (b, if index + 1 == panels { self.b_next } else { b.wrapping_add(self.b_panel) })
+    }
+
     /// # Safety
     /// The packed blocks hold what the fields say, with whole panels of B, and `c` is valid and unshared for all
     /// rows and columns. Called under `S::run_op`.
@@ -217,17 +262,11 @@ impl SimdOp for VectorTiles<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let VectorTiles { tile_loop, prefetch, store } = self;
-        let &TileLoop { layout, depth, a, a_tile, b, b_panel, cols, c, c_rows, accumulate, stream_b, b_next, .. } =
-            tile_loop;
+        let &TileLoop { layout, depth, a, a_tile, cols, c, c_rows, accumulate, .. } = tile_loop;
         let spread = TileRows::new::<S>(c_rows.len());
         let tiles = spread.count;
-        let b_share = depth * panel::<S>() / tiles.max(1);
-        let rounds = rounds(depth);
-        let prefetch_pieces = match stream_b {
-            true => b_share.div_ceil(2 * LINE).div_ceil(rounds.max(1)),
-            // A step on pairs takes as long as one on single elements and consumes twice the memory.
-            false => 1 + usize::from(S::DOT2),
-        };
+        // A step on pairs takes as long as one on single elements and consumes twice the memory.
+        let tile_prefetch = TilePrefetch::new::<S>(tile_loop, depth, tiles, rounds(depth), 1 + usize::from(S::DOT2));
         let panels = cols.div_ceil(panel::<S>());
         let by_rows = store.is_some() && depth * cols <= NEAR_B;
         // Rows of the next tile that each panel of one prefetches: of the first tile, which no other is longer than.
@@ -246,17 +285,12 @@ impl SimdOp for VectorTiles<'_> {
             let Rows { c_rows, next, a_rows, layout, kernel, .. } = tile_rows;
             let col = index * panel::<S>();
             let width = panel::<S>().min(cols - col);
-            let b = b.wrapping_add(index * b_panel);
-            let b_next = if index + 1 == panels { b_next } else { b.wrapping_add(b_panel) };
+            let (b, b_next) = tile_loop.panel(index, panels);
             let a_start = match layout {
                 ALayout::Columns => a.start.wrapping_add(tile * a_tile),
                 _ => a.start,
             };
-            let (prefetch, prefetch_pitch) = if stream_b {
-                (b_next.wrapping_add(tile * b_share), 2 * LINE)
-            } else {
-                prefetch.take(prefetch_pieces * rounds)
-            };
+            let (prefetch, prefetch_pitch) = tile_prefetch.take(prefetch, tile, b_next);
             // SAFETY: the caller's promises.
             unsafe {
                 let in_buffer = store.is_some() && !accumulate;
@@ -271,7 +305,7 @@ impl SimdOp for VectorTiles<'_> {
                     accumulate,
                     prefetch,
                     prefetch_pitch,
-                    prefetch_pieces,
+                    prefetch_pieces: tile_prefetch.pieces,
                 };
                 if let Some(store) = store {
                     match by_rows {
@@ -353,7 +387,7 @@ impl<'a> Rows<'a> {
         let a_rows = a_rows.map(|rows| &rows[start..end]);
         let layout = match a_rows {
             None => ALayout::Columns,
-            Some(rows) if are_even(rows) => ALayout::EvenRows,
+            Some(rows) if regular_pitch(rows).is_some() => ALayout::EvenRows,
             Some(_) => ALayout::Rows,
         };
         Rows {
@@ -367,11 +401,12 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether rows are at equal distances.
+/// The distance of rows, if it is the same between all of them, and all are wanted.
 #[inline(always)]
-fn are_even(rows: &[usize]) -> bool {
-    let [first, second, ..] = *rows else { return true };
-    rows.iter().enumerate().all(|(i, &row)| row == first.wrapping_add(second.wrapping_sub(first).wrapping_mul(i)))
+pub(super) fn regular_pitch(rows: &[usize]) -> Option<usize> {
+    let [first, second, ..] = *rows else { return Some(0).filter(|_| rows != [NO_ROW]) };
+    let pitch = second.wrapping_sub(first);
+    rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
 }
 
 /// Length of the parts of a range that is cut into `count`, the last ones perhaps shorter.

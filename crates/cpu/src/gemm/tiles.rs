@@ -2,7 +2,7 @@
 
 use super::store::{FinishedRows, Source};
 use super::tile::{LINE, MAX_PANEL, panel};
-use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, share, share_len};
+use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop, TileOrder, TilePrefetch, regular_pitch, share, share_len};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
@@ -24,11 +24,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
     let mut blocks = [RowTiles { start: 0, height: 0, pitch: None }; MAX_POSITIONS / TILE_STEPS];
     let count = cut_rows(tile_loop.c_rows, &mut blocks);
     let panels = tile_loop.cols.div_ceil(panel::<S>());
-    let b_share = depth * panel::<S>() / count.max(1);
-    let prefetch_pieces = match tile_loop.stream_b {
-        true => b_share.div_ceil(2 * LINE).div_ceil(rounds),
-        false => PREFETCH_PIECES,
-    };
+    let tile_prefetch = TilePrefetch::new::<S>(tile_loop, depth, count, rounds, PREFETCH_PIECES);
     let by_rows = ending.store.is_some() && depth * tile_loop.cols <= NEAR_B;
     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let buffer = buffer.as_mut_ptr().cast::<f32>();
@@ -36,12 +32,8 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
         let RowTiles { start: row, height, pitch } = blocks[tile];
         let col = index * panel::<S>();
         let width = panel::<S>().min(tile_loop.cols - col);
-        let b = tile_loop.b.wrapping_add(index * tile_loop.b_panel);
-        let b_next = if index + 1 == panels { tile_loop.b_next } else { b.wrapping_add(tile_loop.b_panel) };
-        let (prefetch, prefetch_pitch) = match tile_loop.stream_b {
-            true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
-            false => prefetch.take(PREFETCH_PIECES * rounds),
-        };
+        let (b, b_next) = tile_loop.panel(index, panels);
+        let (prefetch, prefetch_pitch) = tile_prefetch.take(prefetch, tile, b_next);
         let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
         let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
         let c_rows = &tile_loop.c_rows[row..row + height];
@@ -61,7 +53,7 @@ pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefe
                 // What is at hand costs nothing to ask for.
                 prefetch: if prefetch.is_null() { b } else { prefetch },
                 prefetch_pitch,
-                prefetch_pieces,
+                prefetch_pieces: tile_prefetch.pieces,
             };
             if let Some(store) = ending.store.filter(|_| by_rows)
                 && let Some(next) = blocks[..count].get(tile + 1)
@@ -172,12 +164,4 @@ fn cut_rows(c_rows: &[usize], blocks: &mut [RowTiles; MAX_POSITIONS / TILE_STEPS
         (start, count) = (start + rows.len(), count + 1);
     }
     count
-}
-
-/// The distance of the rows, if it is the same between all of them, and all are wanted.
-#[inline(always)]
-fn regular_pitch(rows: &[usize]) -> Option<usize> {
-    let [first, second, ..] = *rows else { return Some(0).filter(|_| rows != [NO_ROW]) };
-    let pitch = second.wrapping_sub(first);
-    rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
 }
