@@ -55,7 +55,44 @@ fn runs_go_on_on_the_other_device() {
     }
 }
 
-/// What is drawn for a step that follows one that was left out is drawn again: the batch was fed before that was known.
+/// A step is begun before the results of the one before it are read: when a device fails, it may have been in either.
+#[test]
+fn a_step_is_begun_before_the_last_one_is_over() {
+    let Some(machine) = Machine::new("a_step_is_begun_before_the_last_one_is_over") else { return };
+    let train = format!("{TRAIN} --steps 30 --set data.train_samples=60 --set checkpoint.every_steps=100 --out run");
+    let on_gpu = format!("--device cuda --tuning off --gpu-libraries {}", machine.mocks.display());
+    let ran = ran(machine.command(&format!("{train} {on_gpu}")).env("MOCK_LOST_AT", "3000"));
+    let (_, steps) = ran.err.split_once(", in one of steps ").unwrap_or_else(|| panic!("{}", ran.err));
+    let (first, rest) = steps.split_once(" to ").unwrap();
+    let (last, _) = rest.split_once(' ').unwrap();
+    let [first, last]: [usize; 2] = [first, last].map(|number| number.parse().unwrap());
+    assert!(first > 2 && last == first + 1, "{}", ran.err);
+    assert_eq!(machine.losses("run").len(), first, "steps that were over are logged");
+}
+
+/// Of a step that diverges the same is said on both devices, though the next one was begun before that was known.
+#[test]
+fn a_step_that_is_not_finite_ends_the_run_on_both_devices() {
+    let Some(machine) = Machine::new("a_step_that_is_not_finite_ends_the_run_on_both_devices") else { return };
+    let train = format!(
+        "{TRAIN} --steps 12 --set data.train_samples=80 --set checkpoint.every_steps=100 --set schedule.base_lr=1000 \
+         --set optimizer.weight_decay=1"
+    );
+    let said = ["cuda", "cpu"].map(|device| {
+        let told = ["error: step ", ": the loss is ", "; first in ", "nothing was saved since the last checkpoint"];
+        let ran = machine.run_on(device, &format!("{train} --out {device}")).fails(1, &told);
+        let (step, _) = ran.err.split_once(": the loss is ").unwrap();
+        let (_, place) = ran.err.split_once(" at `").unwrap();
+        let (place, _) = place.split_once('`').unwrap();
+        let losses = machine.losses(device);
+        assert_eq!(step, format!("error: step {}", losses.len() + 1));
+        assert!(losses.len() > 2);
+        (step.to_owned(), place.to_owned())
+    });
+    assert_eq!(said[0], said[1]);
+}
+
+/// What is drawn for a step does not depend on whether the one before it was left out, which is not known when its batch is fed.
 #[test]
 fn steps_that_are_left_out_change_no_batch() {
     let Some(machine) = Machine::new("steps_that_are_left_out_change_no_batch") else { return };

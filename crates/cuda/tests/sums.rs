@@ -19,7 +19,7 @@ use common::{Knobs, mock_or_skip};
 use device::options;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use steps::{Feed, Outcome, Run, content, on_gpu, train_rank};
 
@@ -303,6 +303,39 @@ fn a_lost_rank_ends_the_wait_and_leaves_state_whole() {
         });
         assert!(ends[0].0 == ends[1].0);
         assert!(ends[0].1 < Duration::from_secs(5), "waited {:?}", ends[0].1);
+    }
+}
+
+/// A step whose sums were all there gives its results though a rank was lost before they were asked for: its state is that behind the
+/// step. The next call says what the job says.
+#[test]
+fn a_rank_that_is_lost_behind_the_sums_of_a_step_leaves_it_whole() {
+    let Some(folder) = mock_or_skip("a_rank_that_is_lost_behind_the_sums_of_a_step_leaves_it_whole") else { return };
+    for eager in [true, false] {
+        let are_done = Barrier::new(2);
+        in_ranks(folder, (2, eager), |device, rank, job| {
+            let plan = compile(&several_sums(2, Wire::F32), &CudaTarget, &CompileOptions::default()).unwrap();
+            let state = device.new_state(StateLayout::of_plan(&plan)).unwrap();
+            write_f32(&*state, "total", &[0.0; 700]).unwrap();
+            let mut executor = device.load(plan, &state, &StateBinding::default()).unwrap();
+            let mut total = vec![0.0f32; 700];
+            for step in 0..3 {
+                executor.feed(&[("x", &bytes(&numbers(rank, step)))]).unwrap();
+                let ticket = executor.submit().unwrap();
+                for (i, total) in total.iter_mut().enumerate() {
+                    *total += 4.0 * numbers(0, step)[i] + 4.0 * numbers(1, step)[i];
+                }
+                let after = read_f32(&*state, "total").unwrap();
+                close(&format!("eager {eager}: state behind step {step}"), &after, &total, 1e-6);
+                if step == 2 {
+                    are_done.wait();
+                    job.has_failed.store(true, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(200));
+                    assert!(executor.feed(&[("x", &bytes(&numbers(rank, 3)))]).is_err(), "the failure was seen");
+                }
+                executor.collect(ticket).unwrap();
+            }
+        });
     }
 }
 

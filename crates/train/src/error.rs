@@ -82,8 +82,8 @@ pub enum TrainError {
     )]
     NonFiniteState { step: u64, tensor: String },
 
-    #[error("the data ended after {updates} steps, at epoch {}, batch {}: the run needs more", position.epoch, position.batch)]
-    DataEnded { position: Position, updates: u64 },
+    #[error("the data ended after {step} steps, at epoch {}, batch {}: the run needs more", position.epoch, position.batch)]
+    DataEnded { position: Position, step: u64 },
 
     #[error("{what} of rank 0 is {first}, that of rank {rank} is {other}; all ranks must agree")]
     RanksDiffer { what: &'static str, rank: usize, first: String, other: String },

@@ -23,6 +23,9 @@ use bessemer_nn::{ParamKind, ParamSpec, STOP, initialise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Steps that a device which computes in the background is given before the results of the first of them are waited for.
+const STEPS_UNDER_WAY: usize = 2;
+
 /// Where and how steps run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ComputeOptions {
@@ -72,8 +75,8 @@ pub struct TrainSession {
     model: TensorGroup,
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
-    /// Of what changes within a step, and even in one that is left out.
-    snapshot: Box<dyn StateSnapshot>,
+    /// Of what changes within a step, and even in one that is left out: one for each step that may be under way, in turn.
+    snapshots: Vec<Box<dyn StateSnapshot>>,
     seed: u64,
     batch_size: usize,
     scales_loss: bool,
@@ -103,14 +106,16 @@ impl TrainSession {
         let state = new_state(&*device, &specs)?;
         let executor = device.load(plan, &state, &StateBinding::default())?;
         let unsteady = specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| state.layout().number(&spec.name));
-        let snapshot = Arc::clone(&state).snapshot(&unsteady.collect::<Result<Vec<_>, _>>()?)?;
+        let unsteady = unsteady.collect::<Result<Vec<_>, _>>()?;
+        let under_way = if executor.computes_in_background() { STEPS_UNDER_WAY } else { 1 };
+        let snapshots = (0..under_way).map(|_| Arc::clone(&state).snapshot(&unsteady)).collect::<Result<_, _>>()?;
         Ok(Self {
             device,
             executor,
             model: TensorGroup::model(&specs, names),
             optimizer: TensorGroup::optimizer(&specs, names),
             averages: TensorGroup::averages(&specs, names),
-            snapshot,
+            snapshots,
             specs,
             names,
             seed: recipe.train.seed,
@@ -226,20 +231,26 @@ impl TrainSession {
         Ok(self.executor.accumulate()?)
     }
 
-    /// Remembers the state between two steps.
+    /// Keeps the state before a step, of which `step` is the number. So is that before the step that was begun last, where the device
+    /// [computes in the background](TrainSession::computes_in_background).
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn take_snapshot(&mut self) -> Result<(), TrainError> {
-        Ok(self.snapshot.take()?)
+    pub fn take_snapshot(&mut self, step: u64) -> Result<(), TrainError> {
+        Ok(self.snapshot_of(step).take()?)
     }
 
-    /// Returns to the last snapshot, after some micro-batches of a step or after a step that was left out.
+    /// Returns to the state before a step, after some of its micro-batches or after it was left out.
     ///
     /// # Errors
     /// As [`TrainSession::take_snapshot`].
-    pub fn restore_snapshot(&mut self) -> Result<(), TrainError> {
-        Ok(self.snapshot.restore()?)
+    pub fn restore_snapshot(&mut self, step: u64) -> Result<(), TrainError> {
+        Ok(self.snapshot_of(step).restore()?)
+    }
+
+    fn snapshot_of(&mut self, step: u64) -> &mut dyn StateSnapshot {
+        let number = step % self.snapshots.len() as u64;
+        &mut *self.snapshots[number as usize]
     }
 
     /// Gives the first micro-batch of this rank its number in the run, from that of rank 0, which all ranks have.

@@ -168,13 +168,25 @@ impl Exchange {
 impl Gpu {
     /// Makes calls that may wait for sums over ranks. Where the job fails meanwhile, that is the error.
     pub(super) fn with_ranks<T>(&self, work: impl FnOnce() -> Result<T, RunError>) -> Result<T, RunError> {
+        self.has_ranks()?;
+        let result = self.waiting_for_ranks(work);
+        self.has_ranks()?;
+        result
+    }
+
+    /// Makes calls that may wait for sums over ranks, which end where the job fails meanwhile.
+    pub(super) fn waiting_for_ranks<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(sums) = &self.sums else { return work() };
-        sums.watched.failure()?;
         sums.watched.waiting.fetch_add(1, Ordering::SeqCst);
         let result = work();
         sums.watched.waiting.fetch_sub(1, Ordering::SeqCst);
-        sums.watched.failure()?;
         result
+    }
+
+    /// # Errors
+    /// Why sums over ranks were ended.
+    pub(super) fn has_ranks(&self) -> Result<(), RunError> {
+        self.sums.as_ref().map_or(Ok(()), |sums| sums.watched.failure())
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Batches in an order that the seed decides.
 pub trait Batches {
-    /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last. `updates` is how
-    /// many updates the weights have had, for what is drawn again in each.
-    fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>>;
+    /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last. `step` is the
+    /// number of its step in the run, from 0, for what is drawn again in each.
+    fn next(&mut self, step: u64) -> Option<Result<Batch, TrainError>>;
 
     /// Gives the arrays of a batch back for reuse.
     fn recycle(&mut self, feeds: Feeds);
@@ -30,10 +30,10 @@ pub trait Batches {
 ///
 /// # Errors
 /// [`TrainError::DataEnded`] where there is none any more; what loading the batch gave.
-pub(crate) fn next_of(batches: &mut dyn Batches, updates: u64) -> Result<Batch, TrainError> {
+pub(crate) fn next_of(batches: &mut dyn Batches, step: u64) -> Result<Batch, TrainError> {
     // Between two epochs there is `None` once.
-    let next = batches.next(updates).or_else(|| batches.next(updates));
-    next.unwrap_or_else(|| Err(TrainError::DataEnded { position: batches.position(), updates }))
+    let next = batches.next(step).or_else(|| batches.next(step));
+    next.unwrap_or_else(|| Err(TrainError::DataEnded { position: batches.position(), step }))
 }
 
 #[cfg(test)]

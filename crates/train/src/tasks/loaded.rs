@@ -25,8 +25,8 @@ impl Feeder for AsLoaded {
 /// The position of a batch in a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchPosition {
-    /// Updates that the weights have had.
-    pub updates: u64,
+    /// Number of its step, from 0.
+    pub step: u64,
     /// Number of the batch within the epoch.
     pub index: usize,
 }
@@ -66,10 +66,10 @@ impl<S: Samples + ?Sized, F> Loaded<S, F> {
 }
 
 impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
-    fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>> {
+    fn next(&mut self, step: u64) -> Option<Result<Batch, TrainError>> {
         let batch = self.loader.next_batch()?.map_err(TrainError::from);
         Some(batch.map(|mut batch| {
-            self.feeder.complete(&mut batch.feeds, BatchPosition { updates, index: batch.index });
+            self.feeder.complete(&mut batch.feeds, BatchPosition { step, index: batch.index });
             batch
         }))
     }

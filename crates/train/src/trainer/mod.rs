@@ -16,9 +16,9 @@ use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
 use bessemer_data::{BatchRange, DataError, Position};
-use bessemer_ir::run::NonFinite;
+use bessemer_ir::run::{NonFinite, Ticket};
 use files::RunFiles;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -176,20 +176,21 @@ struct Trainer<'a> {
     batches: Box<dyn Batches>,
     /// The first batch after the last whole step.
     position: Position,
-    /// The first batch of the next step, which was fed while the device computed the last one.
-    ahead: Option<Ahead>,
+    /// Steps that the device was given, first those that were given first.
+    under_way: VecDeque<Submitted>,
+    /// The first batch of the next step, which was fed while the device computed.
+    ahead: Option<Result<Batch, TrainError>>,
+    clock: Clock,
     end_epoch: u32,
     evaluation: Option<Evaluator>,
     steps_per_epoch: u64,
     total_steps: u64,
     /// Steps done.
     step: u64,
-    /// Those of them that updated the weights.
-    updates: u64,
+    /// Steps begun: those done, those under way, and one whose micro-batches are not all given to the device.
+    begun: u64,
     /// `step` when this process began.
     first_step: u64,
-    /// `step` at the last snapshot of the session: the step that began there is whole when `step` has grown.
-    marked_at: Option<u64>,
     saved_at: Option<u64>,
     evaluated_at: Option<u64>,
     samples: u64,
@@ -208,12 +209,31 @@ struct Trainer<'a> {
 /// overflow is an error at once.
 const FIXED_SCALE_OVERFLOWS: u64 = 5;
 
-/// A batch that was fed before its step began.
-struct Ahead {
-    /// What came of it.
-    batch: Result<Batch, TrainError>,
-    /// Where it lies in the run.
-    position: Position,
+/// A step that the device was given and whose results are not there yet.
+struct Submitted {
+    ticket: Ticket,
+    /// Of its last micro-batch.
+    epoch: u32,
+    batch: usize,
+    /// On all ranks.
+    samples: u64,
+    /// The first batch behind it.
+    end: Position,
+}
+
+/// What the time goes to from the end of one step to that of the next, or from the beginning of one that is under way alone.
+struct Clock {
+    started: Instant,
+    /// Batches were waited for while the device had nothing to compute, in seconds.
+    data_s: f64,
+    /// Batches were waited for while the device computed, or may have.
+    ahead_s: f64,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock { started: Instant::now(), data_s: 0.0, ahead_s: 0.0 }
+    }
 }
 
 /// A step that is waited for no longer was over before its results were asked for.
@@ -235,8 +255,8 @@ impl Trainer<'_> {
         // The updates of a step come behind all of its sums over ranks, so that state is whole when one of them fails.
         if result.as_ref().is_err_and(TrainError::is_of_other_rank) && self.step > 0 && self.saved_at != Some(self.step)
         {
-            if self.marked_at == Some(self.step) {
-                self.session.restore_snapshot()?;
+            if self.begun > self.step {
+                self.session.restore_snapshot(self.step)?;
             }
             self.save(false)?;
         }
@@ -250,23 +270,31 @@ impl Trainer<'_> {
             self.evaluate_if_interrupted()?;
         }
         while self.step < self.total_steps {
-            self.stop_if_asked()?;
-            self.train_step()?;
-            if self.evaluation_is_due() {
+            if self.under_way.is_empty() {
+                self.stop_if_asked()?;
+                self.begin_step()?;
+                if self.under_way.is_empty() {
+                    continue;
+                }
+            }
+            let ahead = self.go_ahead();
+            self.finish_step()?;
+            ahead?;
+            if self.evaluation_is_due(self.step) {
                 self.evaluate()?;
             }
-            if self.checkpoint_is_due() {
+            if self.checkpoint_is_due(self.step) {
                 self.save(false)?;
             }
         }
         // The last evaluation is missing if a stop was asked for on its way.
-        if self.evaluation_is_due() { self.stop_if_asked() } else { Ok(()) }
+        if self.evaluation_is_due(self.step) { self.stop_if_asked() } else { Ok(()) }
     }
 
     /// Evaluates a resumed run that was interrupted before an evaluation that was due, or between an evaluation and the
     /// checkpoint of its result.
     fn evaluate_if_interrupted(&mut self) -> Result<(), TrainError> {
-        if self.evaluation_is_due() {
+        if self.evaluation_is_due(self.step) {
             return self.evaluate();
         }
         if self.evaluated_at == Some(self.step) { self.save_if_best() } else { Ok(()) }
@@ -279,9 +307,7 @@ impl Trainer<'_> {
     }
 
     fn stop_if_asked(&mut self) -> Result<(), TrainError> {
-        let done = self.step - self.first_step;
-        let is_asked = if self.group.size() == 1 { self.options.stop.is_raised() } else { self.stop_is_agreed };
-        if !is_asked && self.options.run_steps.is_none_or(|steps| done < steps) {
+        if !self.is_to_stop(self.step) {
             return Ok(());
         }
         if self.step > 0 && self.saved_at != Some(self.step) {
@@ -290,33 +316,76 @@ impl Trainer<'_> {
         Err(TrainError::Interrupted { step: self.step, checkpoint: self.files.latest_checkpoint() })
     }
 
-    fn train_step(&mut self) -> Result<(), TrainError> {
-        let started = Instant::now();
-        let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
-        let (mut samples, mut data_s) = (0, 0.0);
-        self.session.take_snapshot()?;
-        self.marked_at = Some(self.step);
-        self.group.take_waited();
+    /// Whether the run stops behind so many steps, by what is known so far.
+    fn is_to_stop(&self, step: u64) -> bool {
+        let is_asked = if self.group.size() == 1 { self.options.stop.is_raised() } else { self.stop_is_agreed };
+        is_asked || self.options.run_steps.is_some_and(|steps| step - self.first_step >= steps)
+    }
+
+    /// Gives the device the next step. In a process that is alone a stop that is asked for between two micro-batches takes the step back.
+    fn begin_step(&mut self) -> Result<(), TrainError> {
+        if self.under_way.is_empty() {
+            self.clock = Clock::new();
+            self.group.take_waited();
+        }
+        let own = self.own_micro_batches();
+        let mut samples = 0;
+        self.session.take_snapshot(self.begun)?;
+        self.begun += 1;
         for number in 1..own {
-            let batch = self.fed_batch(number - 1, &mut data_s)?;
+            let batch = self.fed_batch(number - 1)?;
             self.session.accumulate()?;
             samples += batch.samples as u64;
             self.finish(batch)?;
             if self.group.size() == 1 && self.options.stop.is_raised() {
-                self.session.restore_snapshot()?;
-                return self.stop_if_asked();
+                self.begun -= 1;
+                return self.session.restore_snapshot(self.begun);
             }
         }
-        let batch = self.fed_batch(own - 1, &mut data_s)?;
+        let batch = self.fed_batch(own - 1)?;
         self.session.wish_stop(self.options.stop.is_raised() || self.group.stop_is_wished())?;
         let ticket = self.session.submit()?;
-        let ahead_s = self.feed_ahead();
+        self.under_way.push_back(Submitted {
+            ticket,
+            epoch: batch.epoch,
+            batch: batch.index,
+            samples: (samples + batch.samples as u64) * self.group.size() as u64,
+            end: self.batches.position(),
+        });
+        self.finish(batch)
+    }
+
+    /// While the device computes a step, gives it the next one too, or, where something is to be done between the two, the first batch
+    /// of that. Ranks of several wait for each step before they begin the next one: what is known of those that are lost is known by steps.
+    fn go_ahead(&mut self) -> Result<(), TrainError> {
+        if !self.session.computes_in_background() || self.begun >= self.total_steps {
+            return Ok(());
+        }
+        let step = self.begun;
+        let waits = self.group.size() > 1
+            || self.is_to_stop(step)
+            || self.evaluation_is_due(step)
+            || self.checkpoint_is_due(step);
+        if !waits {
+            return self.begin_step();
+        }
+        if self.ahead.is_none() {
+            let begun = Instant::now();
+            self.ahead = Some(self.next_fed(step));
+            self.clock.ahead_s += begun.elapsed().as_secs_f64();
+        }
+        Ok(())
+    }
+
+    /// Waits for the step that was begun first.
+    fn finish_step(&mut self) -> Result<(), TrainError> {
+        let Some(Submitted { ticket, epoch, batch, samples, end }) = self.under_way.pop_front() else { return Ok(()) };
         let waiting = Instant::now();
         let output = self.session.collect(ticket)?;
+        let Clock { started, mut data_s, ahead_s } = std::mem::replace(&mut self.clock, Clock::new());
         if waiting.elapsed() < AT_ONCE {
             data_s += ahead_s;
         }
-        samples = (samples + batch.samples as u64) * self.group.size() as u64;
         self.stop_is_agreed = output.stop_is_wished;
         let (step_s, comm_s) = (started.elapsed().as_secs_f64(), self.group.take_waited().as_secs_f64());
         if output.is_overflow() {
@@ -326,19 +395,14 @@ impl Trainer<'_> {
         }
         if output.is_finite() {
             self.overflows = 0;
-            self.updates += 1;
         }
         self.step += 1;
-        self.position = self.ahead.as_ref().map_or_else(|| self.batches.position(), |ahead| ahead.position);
-        if !output.is_finite() && self.ahead.take().is_some() {
-            // It was drawn for the weights that the step would have made.
-            self.batches = self.task.training_batches(self.batch_range())?;
-        }
+        self.position = end;
         self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
-            epoch: batch.epoch.into(),
-            batch: batch.index as u64 / accumulation,
+            epoch: epoch.into(),
+            batch: batch as u64 / self.recipe().train.accumulation,
             loss: output.loss.into(),
             parts: output.parts,
             lr: output.lr.into(),
@@ -353,8 +417,7 @@ impl Trainer<'_> {
         let times = RankTimes { data_s: info.data_s, compute_s: info.compute_s, comm_s: info.comm_s };
         self.files.step(self.step, info)?;
         self.report_pace(times)?;
-        self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))?;
-        self.finish(batch)
+        self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))
     }
 
     /// Each time that enough steps are done, rank 0 logs how long they took on each rank, and warns of a slow one.
@@ -389,32 +452,21 @@ impl Trainer<'_> {
         }
     }
 
-    /// Feeds the first batch of the next step, if there is one and the device still computes. The seconds that took.
-    fn feed_ahead(&mut self) -> f64 {
-        if !self.session.computes_in_background() || self.step + 1 >= self.total_steps {
-            return 0.0;
-        }
-        let (started, position) = (Instant::now(), self.batches.position());
-        let batch = self.next_batch(self.updates + 1).and_then(|batch| {
-            self.session.feed(&batch.feeds)?;
-            Ok(batch)
-        });
-        self.ahead = Some(Ahead { batch, position });
-        started.elapsed().as_secs_f64()
-    }
-
-    /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
-    fn fed_batch(&mut self, number: u64, data_s: &mut f64) -> Result<Batch, TrainError> {
+    /// A micro-batch of the step that was begun last, in the memory of the step.
+    fn fed_batch(&mut self, number: u64) -> Result<Batch, TrainError> {
         if let Some(ahead) = self.ahead.take() {
-            self.group.report(self.step + 1, Phase::Compute, number);
-            return ahead.batch;
+            self.group.report(self.begun, Phase::Compute, number);
+            return ahead;
         }
+        self.group.report(self.begun, Phase::Load, number);
         let started = Instant::now();
-        self.group.report(self.step + 1, Phase::Load, number);
-        let batch = self.next_batch(self.updates)?;
-        self.session.feed(&batch.feeds)?;
-        *data_s += started.elapsed().as_secs_f64();
-        self.group.report(self.step + 1, Phase::Compute, number);
+        let batch = self.next_fed(self.begun - 1)?;
+        let seconds = started.elapsed().as_secs_f64();
+        match self.under_way.is_empty() {
+            true => self.clock.data_s += seconds,
+            false => self.clock.ahead_s += seconds,
+        }
+        self.group.report(self.begun, Phase::Compute, number);
         Ok(batch)
     }
 
@@ -424,14 +476,16 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The next batch, for weights that had so many updates.
-    fn next_batch(&mut self, updates: u64) -> Result<Batch, TrainError> {
-        next_of(&mut *self.batches, updates).map_err(|error| match error {
+    /// The next batch, of the step with this number, fed.
+    fn next_fed(&mut self, step: u64) -> Result<Batch, TrainError> {
+        let batch = next_of(&mut *self.batches, step).map_err(|error| match error {
             TrainError::Data(error @ (DataError::Image { .. } | DataError::Content { .. })) => {
                 TrainError::Sample(error)
             }
             error => error,
-        })
+        })?;
+        self.session.feed(&batch.feeds)?;
+        Ok(batch)
     }
 
     fn report_skipped(&mut self, batch: &Batch) -> Result<(), TrainError> {
@@ -470,11 +524,11 @@ impl Trainer<'_> {
     /// Goes through the step that was left out once more, one micro-batch of this rank after another, up to the first value that is
     /// not finite. A request to stop ends the search.
     fn find_own_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
-        self.session.restore_snapshot()?;
+        self.session.restore_snapshot(self.step)?;
         let mut batches = self.task.training_batches(self.batch_range())?;
         let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
         for round in 0..own {
-            let batch = next_of(&mut *batches, self.updates)?;
+            let batch = next_of(&mut *batches, self.step)?;
             self.session.feed(&batch.feeds)?;
             if let Some(node) = self.session.find_non_finite(round + 1 == own)? {
                 let number = round * self.group.size() as u64 + self.group.rank() as u64 + 1;
@@ -488,23 +542,24 @@ impl Trainer<'_> {
         Ok(None)
     }
 
-    fn evaluation_is_due(&self) -> bool {
+    /// Whether an evaluation is due behind so many steps.
+    fn evaluation_is_due(&self, step: u64) -> bool {
         let every = &self.recipe().eval;
-        let is_early = self.step < every.from_epoch.unwrap_or(0).saturating_mul(self.steps_per_epoch);
+        let is_early = step < every.from_epoch.unwrap_or(0).saturating_mul(self.steps_per_epoch);
         self.evaluation.is_some()
-            && self.evaluated_at != Some(self.step)
-            && (!is_early || self.step >= self.total_steps)
-            && self.is_due(every.every_epochs, every.every_steps)
+            && self.evaluated_at != Some(step)
+            && (!is_early || step >= self.total_steps)
+            && self.is_due(step, every.every_epochs, every.every_steps)
     }
 
-    fn checkpoint_is_due(&self) -> bool {
+    fn checkpoint_is_due(&self, step: u64) -> bool {
         let every = &self.recipe().checkpoint;
-        self.saved_at != Some(self.step) && self.is_due(every.every_epochs, every.every_steps)
+        self.saved_at != Some(step) && self.is_due(step, every.every_epochs, every.every_steps)
     }
 
-    fn is_due(&self, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
+    fn is_due(&self, step: u64, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
         let every = every_steps.or_else(|| every_epochs.map(|epochs| epochs.saturating_mul(self.steps_per_epoch)));
-        self.step >= self.total_steps || every.is_some_and(|every| self.step.is_multiple_of(every))
+        step >= self.total_steps || every.is_some_and(|every| step.is_multiple_of(every))
     }
 
     /// Evaluates, and saves if the result is the best so far. Does nothing where a stop is asked for on the way.

@@ -1,7 +1,7 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
 use super::files::RunFiles;
-use super::{Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
+use super::{Clock, Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, RunInfo, Status, read_events};
@@ -19,7 +19,7 @@ use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
 impl<'a> Trainer<'a> {
@@ -72,7 +72,6 @@ impl<'a> Trainer<'a> {
         } else {
             RunFiles::of_rank_zero(group.rank(), options.progress)
         };
-        let updates = session.step_count()?;
         let mut trainer = Box::new(Self {
             options,
             group,
@@ -81,15 +80,16 @@ impl<'a> Trainer<'a> {
             task,
             batches,
             position: start,
+            under_way: VecDeque::new(),
             ahead: None,
+            clock: Clock::new(),
             end_epoch,
             evaluation,
             steps_per_epoch,
             total_steps,
             step: state.step,
-            updates,
+            begun: state.step,
             first_step: state.step,
-            marked_at: None,
             saved_at: (state.step > 0).then_some(state.step),
             evaluated_at: None,
             samples: 0,

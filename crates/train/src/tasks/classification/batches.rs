@@ -42,7 +42,7 @@ impl Feeder for Images {
     fn complete(&self, feeds: &mut Feeds, place: BatchPosition) {
         feeds.i32_mut("labels").iter_mut().for_each(|label| *label += self.label_offset);
         if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
-            let Mix { weight, order } = Mix::draw(*seed, place.updates, *alpha, *batch_size);
+            let Mix { weight, order } = Mix::draw(*seed, place.step, *alpha, *batch_size);
             feeds.push("mixup_order", Array::I32(order));
             feeds.push("mixup_weight", Array::F32(vec![weight]));
         }
