@@ -92,6 +92,30 @@ fn a_step_that_is_not_finite_ends_the_run_on_both_devices() {
     assert_eq!(said[0], said[1]);
 }
 
+const DIVERGING: &str = r#"
+name = "tiny-text"
+model = { name = "bert-tiny", vocab_multiple = 8 }
+data = { source = "synthetic" }
+text = { sequence_length = 8, max_predictions = 2 }
+train = { batch_size = 2, accumulation = 2, steps = 30, seed = 3 }
+optimizer = { kind = "lamb", weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "constant", base_lr = 900.0 }
+eval = { batch_size = 4, every_steps = 300 }
+"#;
+
+/// The step that diverged is gone through once more with its own batches and its own dropout, whether the next one was begun or, for a
+/// checkpoint between them, not.
+#[test]
+fn a_step_is_found_again_behind_one_that_was_begun() {
+    let Some(machine) = Machine::new("a_step_is_found_again_behind_one_that_was_begun") else { return };
+    fs::write(machine.path("bert.toml"), DIVERGING).unwrap();
+    let said = [1, 100].map(|every| {
+        let train = format!("train --recipe bert.toml --quiet --out run-{every} --set checkpoint.every_steps={every}");
+        machine.run_on("cuda", &train).fails(1, &["error: step 5: ", "whose inputs lie in"]).err
+    });
+    assert_eq!(said[0], said[1]);
+}
+
 /// What is drawn for a step does not depend on whether the one before it was left out, which is not known when its batch is fed.
 #[test]
 fn steps_that_are_left_out_change_no_batch() {
