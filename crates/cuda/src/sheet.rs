@@ -398,6 +398,9 @@ impl Node<'_> {
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
             // What ranks send each other is the simulator's to say.
             Step::Exchange { .. } | Step::Await => (Family::Copy, 0, 0),
+            Step::Launch { kernel, operands } if kernel.name.starts_with("depthwise") => {
+                (Family::Convolution, self.lowered.flops, all(operands))
+            }
             Step::Launch { operands, .. } => match &self.graph.node(self.id).op {
                 // Of a table only the rows that are chosen are read.
                 Op::Gather(_) => (Family::Index, 0, node_cost(self.graph, self.id).bytes),

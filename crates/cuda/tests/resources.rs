@@ -24,6 +24,9 @@ const MOST_REGISTERS: u32 = 64;
 const MOST_REGISTERS_OF_PRODUCTS: u32 = 168;
 /// Registers of the gradient of queries without tensor cores, which few sizes need: seven blocks of 128 threads fit on a multiprocessor.
 const MOST_REGISTERS_OF_PLAIN_QUERIES: u32 = 72;
+/// Registers of sums over positions for each weight of some channels: two blocks of 256 threads, each with many loads under way, fit on a
+/// multiprocessor.
+const MOST_REGISTERS_OF_DEPTHWISE_WEIGHTS: u32 = 88;
 /// Bytes that a thread may spill whose registers are bounded by the blocks that are to fit on a multiprocessor.
 const SPILLED: u32 = 32;
 /// Bytes that a thread of attention with heads of more than 64 may spill.
@@ -62,6 +65,7 @@ fn all_kernels_compile_without_spills() {
             let most = match is_product {
                 true => MOST_REGISTERS_OF_PRODUCTS,
                 false if kernel.name.starts_with("attention_of_queries_") => MOST_REGISTERS_OF_PLAIN_QUERIES,
+                false if kernel.name.starts_with("depthwise_weight") => MOST_REGISTERS_OF_DEPTHWISE_WEIGHTS,
                 false => MOST_REGISTERS,
             };
             let spilled = if is_unusual {

@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod collective;
 pub(crate) mod copies;
+pub(crate) mod depthwise;
 pub(crate) mod detection;
 pub(crate) mod halt;
 pub(crate) mod index;

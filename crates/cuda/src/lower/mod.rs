@@ -16,6 +16,7 @@ pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Pass};
+use crate::kernels::reduction::Reduction;
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
 use crate::kgen::{self, Kernel, Operand};
@@ -240,6 +241,18 @@ impl Lowered {
         self.steps.push(Step::Launch { kernel, operands: operands.into() });
     }
 
+    /// A reduction of `f32` elements, in one launch or two.
+    fn reduce(&mut self, Reduction { first, second }: Reduction, x: Place, y: Place) {
+        match second {
+            None => self.launch(first, [x, y]),
+            Some((parts, second)) => {
+                let parts = self.scratch_of(DType::F32, parts);
+                self.launch(first, [x, parts]);
+                self.launch(second, [parts, y]);
+            }
+        }
+    }
+
     /// The launches of an operation that has so many outputs.
     fn of(Work { name, launches, limits, .. }: Work, outputs: usize) -> Lowered {
         let mut lowered = Lowered { index_limits: limits, ..Lowered::named(name) };
@@ -335,13 +348,9 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         Op::Reduce(reduce) => {
             check_type(types[0], "f32", |ty| ty == DType::F32)?;
             let reduction = kernels::reduction::reduce(reduce.kind, &types[0].shape, &reduce.axes);
-            let Some((parts, second)) = reduction.second else {
-                return Ok(Lowered::one("reduction", 1, reduction.first));
-            };
-            let mut lowered = Lowered::named("reduction in two steps");
-            let parts = lowered.scratch_of(DType::F32, parts);
-            lowered.launch(reduction.first, [Place::Input(0), parts]);
-            lowered.launch(second, [parts, Place::Output(0)]);
+            let is_one = reduction.second.is_none();
+            let mut lowered = Lowered::named(if is_one { "reduction" } else { "reduction in two steps" });
+            lowered.reduce(reduction, Place::Input(0), Place::Output(0));
             Ok(lowered)
         }
         Op::ArgMax(_) => {

@@ -4,11 +4,14 @@ use super::{Lowered, Place, Step, Unsupported, region};
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Geometry, Pass};
 use crate::kernels::copies::first_items;
+use crate::kernels::depthwise::{Depthwise, Parts};
+use crate::kernels::reduction::reduce;
 use bessemer_ir::ops::conv::{self, Conv2d};
 use bessemer_ir::ops::conv_then_depthwise::Activation;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::{self, Op};
 use bessemer_ir::{DType, Shape, TensorType};
 
@@ -133,6 +136,9 @@ impl Lowered {
         inputs: &[Place],
         target: ProductTarget,
     ) -> Result<(Place, DType), Unsupported> {
+        if let Some(depthwise) = Depthwise::new(of, ty) {
+            return Ok(self.convolve_depthwise(pass, &depthwise, of, inputs, target));
+        }
         self.name = "convolution by cuDNN".to_owned();
         let (place, of_type) = target.memory(ty);
         let wanted = place.map(|place| (place, of_type));
@@ -177,6 +183,43 @@ impl Lowered {
             _ => self.permute_into(made, &result, &perm, to, to_type),
         }
         Ok((to, to_type))
+    }
+
+    /// One pass of a depthwise convolution. As by cuDNN, a result that is not kept is of the type of the operands.
+    fn convolve_depthwise(
+        &mut self,
+        pass: Pass,
+        depthwise: &Depthwise<'_>,
+        of: &conv::Geometry,
+        inputs: &[Place],
+        target: ProductTarget,
+    ) -> (Place, DType) {
+        self.name = "depthwise convolution".to_owned();
+        let ty = depthwise.ty();
+        let (place, wanted) = target.memory(ty);
+        let to = if place.is_some() { wanted } else { ty };
+        let shape = match pass {
+            Pass::Forward => of.y_shape(),
+            Pass::DataGradient => of.x_shape(),
+            Pass::WeightGradient => of.w_shape(),
+        };
+        let result = place.unwrap_or_else(|| self.scratch_of(to, shape.elements()));
+        match pass {
+            Pass::Forward => self.launch(depthwise.forward(to), [inputs[0], inputs[1], result]),
+            Pass::DataGradient => self.launch(depthwise.data_gradient(to), [inputs[0], inputs[1], result]),
+            Pass::WeightGradient => {
+                let Parts { kernel, parts } = depthwise.weight_gradient();
+                let of_parts = self.scratch_of(DType::F32, parts * shape.elements());
+                self.launch(kernel, [inputs[0], inputs[1], of_parts]);
+                let sum = if to == DType::F32 { result } else { self.scratch_of(DType::F32, shape.elements()) };
+                let all = Shape::from([parts, shape.elements()]);
+                self.reduce(reduce(ReduceKind::Sum, &all, &[0]), of_parts, sum);
+                if to != DType::F32 {
+                    self.permute_into(sum, &TensorType::new(DType::F32, shape), &AS_IT_IS, result, to);
+                }
+            }
+        }
+        (result, to)
     }
 }
 

@@ -5,6 +5,7 @@ use super::cases::{Maker, Size};
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::{KernelError, Launch, Launches, Operand};
 use crate::lower::{Place, Step, lower};
+use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad};
 use bessemer_ir::ops::index::{ArgMax, ScatterAdd};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
 use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
@@ -14,7 +15,7 @@ use bessemer_ir::{DType, Graph, Op, Role, philox};
 
 /// What makes the cases of this size.
 pub(super) fn makers(size: Size) -> Vec<Maker> {
-    let both: [Maker; 5] = [
+    let both: [Maker; 8] = [
         |size| max_pool_gradient("max_pool_gradient", size, DType::F16, size.pick([2, 15, 13, 16], [32, 112, 112, 64])),
         |size| arg_max("arg_max", size, DType::F32, size.pick([5, 4100], [512, 30_522])),
         |size| {
@@ -25,9 +26,18 @@ pub(super) fn makers(size: Size) -> Vec<Maker> {
             let [items, width] = size.pick([1000, 8], [32_768, 768]);
             scatter_add("scatter_add_two", size, DType::F32, ScatterAdd::to_rows(2), [vec![], vec![items], vec![width]])
         },
+        |size| depthwise("depthwise", size, DType::F16, SAME_5, size.pick([2, 9, 11, 16], [32, 64, 64, 240])),
+        |size| {
+            let shape = size.pick([2, 15, 14, 16], [32, 256, 256, 96]);
+            depthwise_data_gradient("depthwise_data_gradient", size, DType::F16, HALVED_3, shape)
+        },
+        |size| {
+            let shape = size.pick([2, 15, 14, 16], [32, 256, 256, 96]);
+            depthwise_weight_gradient("depthwise_weight_gradient", size, DType::F16, HALVED_3, shape)
+        },
         |size| reduce("reduce_columns", size, ReduceKind::Sum, &size.pick([2, 37, 5, 40], [64, 56, 56, 64]), &[1, 2]),
     ];
-    let small: [Maker; 20] = [
+    let small: [Maker; 28] = [
         |size| max_pool_gradient("max_pool_gradient_3", size, DType::F32, [2, 9, 11, 3]),
         |size| max_pool_gradient("max_pool_gradient_12", size, DType::Bf16, [1, 9, 11, 12]),
         |size| max_pool("max_pool", size, DType::F32, [2, 11, 13, 16]),
@@ -65,6 +75,18 @@ pub(super) fn makers(size: Size) -> Vec<Maker> {
                 ScatterAdd { rows: 9, batch: 0, axis: 1 },
                 [vec![2], vec![5, 8], vec![16]],
             )
+        },
+        |size| depthwise("depthwise_halved", size, DType::F32, HALVED_3, [2, 9, 14, 12]),
+        |size| depthwise("depthwise_6", size, DType::Bf16, SAME_3, [1, 5, 13, 6]),
+        |size| depthwise("depthwise_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3]),
+        |size| depthwise_data_gradient("depthwise_data_gradient_5", size, DType::Bf16, SAME_5, [2, 6, 10, 8]),
+        |size| depthwise_data_gradient("depthwise_data_gradient_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3]),
+        |size| depthwise_weight_gradient("depthwise_weight_gradient_5", size, DType::Bf16, SAME_5, [3, 6, 10, 8]),
+        |size| {
+            depthwise_weight_gradient("depthwise_weight_gradient_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3])
+        },
+        |size| {
+            depthwise_weight_gradient("depthwise_weight_gradient_of_parts", size, DType::F32, SAME_3, [4, 64, 16, 10])
         },
         |size| reduce("reduce_all", size, ReduceKind::Sum, &[33_000], &[0]),
         |size| reduce("reduce_rows", size, ReduceKind::Max, &[2, 50_001], &[1]),
@@ -155,6 +177,59 @@ fn max_pool_gradient(name: &str, size: Size, ty: DType, shape: [usize; 4]) -> Re
         Size::Large => whole(ty, &pooled, 1),
     };
     case(name, size, Op::from(MaxPool2dGrad { pool: MAX_POOL }), vec![x, y, whole(ty, &pooled, 2)])
+}
+
+/// A depthwise convolution, but for its groups, and the size of its window.
+type Windows = (Conv2d, [usize; 2]);
+
+const SAME_3: Windows = (depthwise_of([1, 1], [[1, 1], [1, 1]]), [3, 3]);
+const SAME_5: Windows = (depthwise_of([1, 1], [[2, 2], [2, 2]]), [5, 5]);
+/// By the rule of TensorFlow, with less padding before than behind.
+const HALVED_3: Windows = (depthwise_of([2, 2], [[0, 1], [0, 1]]), [3, 3]);
+/// Longer than it is wide, with strides that differ, and padding on one side alone.
+const WIDE: Conv2d = depthwise_of([2, 4], [[3, 0], [1, 3]]);
+
+const fn depthwise_of(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Conv2d {
+    Conv2d { stride, dilation: [1, 1], pad, groups: 1 }
+}
+
+/// The convolution, its weights, and the shape of its output.
+fn depthwise_parts((conv, kernel): Windows, ty: DType, shape: [usize; 4]) -> (Conv2d, Tensor, [usize; 4]) {
+    let [n, height, width, c] = shape;
+    let along = |axis: usize, input: usize| {
+        (input + conv.pad[axis].iter().sum::<usize>() - kernel[axis]) / conv.stride[axis] + 1
+    };
+    let output = [n, along(0, height), along(1, width), c];
+    (Conv2d { groups: c, ..conv }, whole(ty, &[kernel[0], kernel[1], 1, c], 1), output)
+}
+
+fn depthwise(name: &str, size: Size, ty: DType, windows: Windows, shape: [usize; 4]) -> Result<Case, KernelError> {
+    let (conv, weights, _) = depthwise_parts(windows, ty, shape);
+    case(name, size, Op::from(conv), vec![whole(ty, &shape, 0), weights])
+}
+
+fn depthwise_data_gradient(
+    name: &str,
+    size: Size,
+    ty: DType,
+    windows: Windows,
+    shape: [usize; 4],
+) -> Result<Case, KernelError> {
+    let (conv, weights, output) = depthwise_parts(windows, ty, shape);
+    let grad = Conv2dDataGrad { conv, input: [shape[1], shape[2]] };
+    case(name, size, Op::from(grad), vec![whole(ty, &output, 2), weights])
+}
+
+fn depthwise_weight_gradient(
+    name: &str,
+    size: Size,
+    ty: DType,
+    windows: Windows,
+    shape: [usize; 4],
+) -> Result<Case, KernelError> {
+    let (conv, _, output) = depthwise_parts(windows, ty, shape);
+    let grad = Conv2dWeightGrad { conv, kernel: windows.1 };
+    case(name, size, Op::from(grad), vec![whole(ty, &shape, 0), whole(ty, &output, 2)])
 }
 
 /// Windows that overlap, and end within the padding.
