@@ -3,7 +3,7 @@
 use crate::cublaslt::Product;
 use crate::cudnn::MOST_WORKSPACE;
 use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
-use crate::lower::{Fused, Lowered, Place, Step, attention, units};
+use crate::lower::{Fused, Lowered, Place, Step, Together, attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -283,10 +283,15 @@ impl Sheet {
             let call = &plan.calls[unit.calls.start];
             let Some(lowered) = lowered_of(plan, call.node) else { continue };
             let times = if call.per_micro_batch { micro_batches } else { 1 };
-            if let Some(group) = &unit.group {
-                let bytes = group.operands.iter().flatten().map(|&value| plan.graph.ty(value).bytes() as u64).sum();
-                let time = self.time(Family::Region, Arithmetic::F32, 0, bytes);
-                families.entry(Family::Region).or_default().add(&Counted::of(times, 0, bytes, time));
+            if let Some(together) = &unit.together {
+                let operands = together.operands.iter().flatten();
+                let of_operands: u64 = operands.map(|&value| plan.graph.ty(value).bytes() as u64).sum();
+                for (number, _) in together.kernels().iter().enumerate() {
+                    // Launches behind the first one add what blocks have summed.
+                    let bytes = if number == 0 { of_operands } else { together.bytes() as u64 };
+                    let time = self.time(Family::Region, Arithmetic::F32, 0, bytes);
+                    families.entry(Family::Region).or_default().add(&Counted::of(times, 0, bytes, time));
+                }
                 continue;
             }
             let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
@@ -349,8 +354,7 @@ pub fn scratch_bytes(plan: &Plan) -> usize {
     };
     let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
     let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(true)).map(of_step).max().unwrap_or(0);
-    let groups = units(plan).into_iter().filter_map(|unit| unit.group);
-    let tables: usize = groups.map(|group| group.cut.table_bytes(group.operands.len())).sum();
+    let tables: usize = units(plan).iter().filter_map(|unit| unit.together.as_ref()).map(Together::bytes).sum();
     of_libraries + tables + bytes_of_feeds(plan)
 }
 

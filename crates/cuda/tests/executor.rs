@@ -21,37 +21,12 @@ use bessemer_ir::run::{
 };
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, philox};
 use common::{Knobs, mock_or_skip};
-use device::{bytes, f32s, gpu, load, open, options};
+use device::{agrees, agrees_within, bytes, f32s, gpu, load, open, options};
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
 
 const PLAIN: Matmul = Matmul { trans_a: false, trans_b: false };
-
-/// Runs a graph of `f32` feeds of normal numbers, and compares its outputs with the reference, relative to the largest element.
-fn agrees(gpu: &CudaDevice, graph: &Graph) {
-    agrees_within(gpu, graph, 2e-5);
-}
-
-fn agrees_within(gpu: &CudaDevice, graph: &Graph, allowed: f64) {
-    let mut executor = load(gpu, graph);
-    let mut reference = Interpreter::new(graph);
-    for (stream, (_, input)) in graph.inputs().enumerate() {
-        let elements = input.ty.shape.elements();
-        let numbers: Vec<f32> = (0..elements).map(|i| philox::normal(9, 0, stream as u32, i as u64)).collect();
-        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
-        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
-    }
-    reference.run();
-    executor.run().unwrap();
-    for (name, _) in graph.outputs() {
-        let expected = &reference.output(name).data;
-        let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
-        for (index, (x, &y)) in expected.iter().zip(executor.output_f32(name).unwrap()).enumerate() {
-            assert!((x - f64::from(y)).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
-        }
-    }
-}
 
 /// Padding that differs before and behind: forward and both gradients, with stride and dilation, of operands of 16 bits too, whose
 /// results are of 16 bits and are wanted as `f32`.
@@ -231,7 +206,7 @@ fn each_kind_of_index_is_checked() {
     assert_eq!(run([0, 1, 0, 1], [-1, 2, 0, 1]), None);
 }
 
-/// `n` grows by the sum of the rows that are chosen; `copied`, whose new content is no fusion, becomes them.
+/// `n` grows by the sum of the rows that are chosen; `twice` becomes twice that, in one kernel with it; `copied`, whose new content is no fusion, becomes them.
 fn growth() -> Graph {
     let mut g = Graph::new();
     let n = g.input("n", Role::State, TensorType::f32([])).unwrap();
@@ -243,6 +218,9 @@ fn growth() -> Graph {
     let sum = g.sum(chosen, &[0, 1]).unwrap();
     let next = g.add(n, sum).unwrap();
     g.update(n, next).unwrap();
+    let twice = g.input("twice", Role::State, TensorType::f32([])).unwrap();
+    let doubled = g.mul_scalar(next, 2.0).unwrap();
+    g.update(twice, doubled).unwrap();
     g.update(copied, chosen).unwrap();
     g.output("n", next);
     let halt = g.mul_scalar(halt, 1.0).unwrap();
@@ -265,7 +243,11 @@ fn steps_behind_one_that_failed_replace_no_state() {
             executor.feed(&[("rows", &rows), (HALT, &bytes(&[halt]))]).unwrap();
             executor.submit().unwrap()
         };
-        let content = || (read_f32(&*state, "n").unwrap()[0], read_f32(&*state, "copied").unwrap()[4]);
+        let content = || {
+            let [n, twice, copied] = ["n", "twice", "copied"].map(|name| read_f32(&*state, name).unwrap());
+            assert_eq!(twice[0], 2.0 * n[0]);
+            (n[0], copied[4])
+        };
         // Each round has two good steps, one that fails, and one behind it. A first step is launched, a second one recorded.
         let (mut n, mut steps) = (0.0, 0);
         for good in [0, 1, 2, 2] {
@@ -695,25 +677,4 @@ fn tf32_is_a_mode_of_products_and_convolutions() {
         }
     }
     knobs.set("first_numerics", 0);
-}
-
-/// Fusions of one program that are launched as one, of parts of a block and of several blocks, against the reference in
-/// `f64`.
-#[test]
-fn a_group_of_fusions_computes_what_each_does() {
-    let Some(folder) = mock_or_skip("a_group_of_fusions_computes_what_each_does") else { return };
-    let gpu = gpu(folder);
-    let mut g = Graph::new();
-    let rate = f32s(&mut g, "rate", &[]);
-    for shape in [[3, 5], [1, 1030], [70, 33], [128, 64]] {
-        let [x, y] = ["x", "y"].map(|name| f32s(&mut g, &format!("{name} of {shape:?}"), &shape));
-        let scaled = g.mul(y, rate).unwrap();
-        let moved = g.sub(x, scaled).unwrap();
-        let squared = g.mul(moved, moved).unwrap();
-        g.output(&format!("z of {shape:?}"), squared);
-    }
-    let kernels = load(&gpu, &g).kernels();
-    let grouped = kernels.iter().filter(|kernel| kernel.name.ends_with(", one of 4 in a launch")).count();
-    assert_eq!((kernels.len(), grouped), (4, 4), "{kernels:?}");
-    agrees(&gpu, &g);
 }

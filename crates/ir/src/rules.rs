@@ -16,6 +16,9 @@ pub struct Rules {
     pub biases_before_rounding: bool,
     /// Whether regions that compute the same for other tensors run one behind the other, so that they may be launched as one.
     pub alike_regions_together: bool,
+    /// Whether a fusion without a product adds all elements of a tensor, whatever its axes, to one number. Otherwise its rows are
+    /// added first, then their sum's columns.
+    pub sums_of_whole_tensors: bool,
     /// Which matrix products get further columns; `None` if none does.
     pub columns: Option<ColumnRules>,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
@@ -61,6 +64,8 @@ impl Rules {
         biases_before_rounding: false,
         // A call costs less than the memory of what waits for others.
         alike_regions_together: false,
+        // Sums of rows are added behind the product that gives the tensor, while blocks of it are in cache.
+        sums_of_whole_tensors: false,
         // Kernels read rows that begin anywhere.
         columns: None,
         // With fewer channels, pixels cannot be copied one by one without loss.
@@ -81,12 +86,14 @@ impl Rules {
             )
         };
         let alike = if self.alike_regions_together { "one behind the other" } else { "where memory asks for them" };
+        let sums = if self.sums_of_whole_tensors { "at once" } else { "rows, then columns" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
             ("regions alike", alike.to_owned()),
+            ("sums of whole tensors", sums.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),

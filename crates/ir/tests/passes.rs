@@ -712,3 +712,77 @@ fn products_that_nearly_got_a_fusion_are_named() {
     let [miss] = near_misses(&fused).try_into().unwrap();
     assert_eq!((miss.path.as_str(), miss.fusion.as_str(), miss.reason), ("fc", "attend", Reason::NeedsWholeRows));
 }
+
+/// A product's whole sum of squares is a fusion of one run of elements, apart from the product; with a bias, its rows are summed first.
+#[test]
+fn sums_of_whole_tensors_are_taken_at_once() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([4, 3])).unwrap();
+    let w = g.input("w", Role::Parameter, TensorType::f32([3, 5])).unwrap();
+    let bias = g.input("bias", Role::Parameter, TensorType::f32([5])).unwrap();
+    let rate = g.input("rate", Role::Feed, TensorType::f32([])).unwrap();
+    let product = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+    let scaled = g.mul(product, rate).unwrap();
+    let biased = g.add(product, bias).unwrap();
+    for (name, value) in [("plain", scaled), ("biased", biased)] {
+        let squares = g.square(value).unwrap();
+        let total = g.sum(squares, &[0, 1]).unwrap();
+        g.output(name, total);
+    }
+    let sums = |rules: &Rules| {
+        let fused = run_passes(&g, rules, &CompileOptions::default(), None).unwrap();
+        let mut run = Interpreter::new(&fused);
+        for (name, elements) in [("x", 12), ("w", 15), ("bias", 5), ("rate", 1)] {
+            run.set(name, &(0..elements).map(|i| f64::from(i) - 3.5).collect::<Vec<_>>());
+        }
+        run.run();
+        let fusions = fused.ids().filter_map(|id| fused.node(id).op.as_fusion());
+        let domains: Vec<_> =
+            fusions.filter(|fusion| fusion.producer.is_none()).map(|fusion| [fusion.rows, fusion.cols]).collect();
+        (domains, ["plain", "biased"].map(|name| run.output(name).data[0]), near_misses(&fused).len())
+    };
+    let (domains, expected, _) = sums(&Rules::DEFAULT);
+    assert_eq!(domains, [[1, 5]; 2], "each sum of rows is behind the product");
+    let (domains, found, missed) = sums(&Rules { sums_of_whole_tensors: true, ..Rules::DEFAULT });
+    assert!(domains.contains(&[20, 1]) && domains.contains(&[1, 5]), "{domains:?}");
+    assert!(expected.iter().zip(&found).all(|(a, b)| (a - b).abs() <= 1e-9 * a.abs()), "{expected:?}, {found:?}");
+    assert_eq!(missed, 0, "the product lacks no fusion");
+}
+
+/// Sums for the norm of a gradient come behind all of its products, and numbers behind these, where fusions alike run together.
+#[test]
+fn sums_for_a_norm_wait_for_each_other() {
+    let mut net = Net { graph: Graph::new(), parameters: Vec::new() };
+    let mut x = net.graph.input("x", Role::Feed, TensorType::f32([4, 4])).unwrap();
+    let mut total = net.graph.constant(DType::F32, [], 0.0).unwrap();
+    let mut grads = Vec::new();
+    for name in ["a", "b", "c"] {
+        let weight = net.parameter(name, [4, 4]).unwrap();
+        let g = &mut net.graph;
+        x = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, weight]).unwrap();
+        let squares = g.square(x).unwrap();
+        let sum = g.sum(squares, &[0, 1]).unwrap();
+        total = g.add(total, sum).unwrap();
+        grads.push((weight, x));
+    }
+    let g = &mut net.graph;
+    let norm = g.unary(UnaryKind::Sqrt, total).unwrap();
+    g.output("norm", norm);
+    for (weight, grad) in grads {
+        let change = g.mul(grad, norm).unwrap();
+        let new = g.sub(weight, change).unwrap();
+        g.update(weight, new).unwrap();
+    }
+    let rules = Rules { sums_of_whole_tensors: true, alike_regions_together: true, ..Rules::DEFAULT };
+    let ordered = run_passes(&net.graph, &rules, &CompileOptions::default(), None).unwrap();
+    let kind = |id: NodeId| match &ordered.node(id).op {
+        Op::Matmul(_) => Some("product"),
+        Op::Fusion(fusion) if fusion.rows * fusion.cols == 1 => Some("number"),
+        Op::Fusion(fusion) if fusion.cols == 1 => Some("sum"),
+        Op::Fusion(_) => Some("update"),
+        _ => None,
+    };
+    let kinds: Vec<&str> = ordered.ids().filter_map(kind).collect();
+    let [product, sum, update] = ["product", "sum", "update"].map(|kind| [kind; 3]);
+    assert_eq!(kinds, [&product[..], &sum, &["number"], &update].concat());
+}

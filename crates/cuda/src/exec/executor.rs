@@ -1,7 +1,7 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
 use super::feeds::Feeds;
-use super::groups::{Tabled, shares};
+use super::groups::{Placed, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::planned::{Planned, convolutions_of, lowered_of};
@@ -14,8 +14,9 @@ use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{Group, KIND, Lowered, Unit, replaces_state, units, units_alone};
+use crate::lower::{KIND, Lowered, Together, Unit, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
+use bessemer_ir::passes::alike::viewed;
 use bessemer_ir::plan::{KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
@@ -197,14 +198,14 @@ impl CudaExecutor {
         }
         let mut reports = Vec::new();
         let mut tables_end = 0;
-        let mut planned = |calls, group: Option<Group>| {
-            let group = group.map(|group| Tabled::new(group, &mut tables_end));
-            Planned::new(gpu, &plan, calls, group, &mut reports)
+        let mut planned = |calls, together: Option<Together>| {
+            let together = together.map(|together| Placed::new(together, &mut tables_end));
+            Planned::new(gpu, &plan, calls, together, &mut reports)
         };
         let once_calls = once.map(|call| planned(std::slice::from_ref(call), None));
         let once_calls = once_calls.collect::<Result<Vec<_>, RunError>>()?;
         let units = if gpu.eager { units_alone(&plan) } else { units(&plan) };
-        let calls = units.into_iter().map(|Unit { calls, group }| planned(&plan.calls[calls], group));
+        let calls = units.into_iter().map(|Unit { calls, together }| planned(&plan.calls[calls], together));
         let mut calls = calls.collect::<Result<Vec<_>, RunError>>()?;
         let halting = Halting::new(&plan, reports.len(), gpu.ranks());
         if halting.is_some() {
@@ -502,13 +503,20 @@ impl CudaExecutor {
                 Op::AllReduce(_) | Op::AllReduceWait(_) => return Ok(None),
                 _ => {}
             }
-            let input_ranges = |&node: &NodeId| {
-                let inputs = graph.node(node).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
-                inputs.map(|&v| Ok(self.range(v)?.0)).collect::<Result<Vec<_>, RunError>>()
-            };
-            let ranges = call.nodes.iter().map(input_ranges).collect::<Result<Vec<_>, RunError>>()?;
+            let inputs = |node: NodeId| graph.node(node).inputs.iter().copied().filter(|&v| graph.dtype(v).is_float());
+            // What a program computes of what it has computed is there behind it.
+            let is_own = |v: Value| call.nodes.contains(&viewed(graph, v.node));
+            let mut ranges = HashMap::new();
+            for v in call.nodes.iter().flat_map(|&node| inputs(node)).filter(|&v| !is_own(v)) {
+                ranges.insert(v, self.range(v)?.0);
+            }
             self.launch(call).map_err(failed)?;
-            for (&node, input_ranges) in call.nodes.iter().zip(ranges) {
+            for &node in &call.nodes {
+                let input_ranges = inputs(node).map(|v| match ranges.get(&v) {
+                    Some(range) => Ok(*range),
+                    None => Ok(self.range(v)?.0),
+                });
+                let input_ranges = input_ranges.collect::<Result<Vec<_>, RunError>>()?;
                 for output in 0..graph.node(node).outputs.len() as u32 {
                     let value = Value { node, output };
                     if graph.dtype(value).is_float() && !self.range(value)?.1 {

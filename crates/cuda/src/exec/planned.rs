@@ -2,7 +2,7 @@
 
 use super::engines::Work;
 use super::executor::{BoundStep, Call, REPORT_BYTES, Report, Shared};
-use super::groups::Tabled;
+use super::groups::Placed;
 use super::sums::Sums;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
 use crate::cublaslt::{Operands, Product};
@@ -24,7 +24,7 @@ pub(super) struct Planned<'a> {
     nodes: Vec<NodeId>,
     lowered: Arc<Lowered>,
     /// Where there are several.
-    group: Option<Tabled>,
+    together: Option<Placed>,
     /// Whether the better steps are taken, which the library has a way for.
     pub(super) fused: bool,
     /// For each convolution among the steps, in order.
@@ -69,7 +69,7 @@ impl<'a> Planned<'a> {
         gpu: &Gpu,
         plan: &Plan,
         calls: &'a [KernelCall],
-        group: Option<Tabled>,
+        together: Option<Placed>,
         reports: &mut Vec<Report>,
     ) -> Result<Planned<'a>, RunError> {
         let call = &calls[0];
@@ -85,7 +85,7 @@ impl<'a> Planned<'a> {
             reports.len() - 1
         });
         let nodes = calls.iter().map(|call| call.node).collect();
-        Ok(Planned { call, nodes, lowered, group, fused, convolutions, report, guarded: None })
+        Ok(Planned { call, nodes, lowered, together, fused, convolutions, report, guarded: None })
     }
 
     fn steps(&self) -> &[Step] {
@@ -94,11 +94,12 @@ impl<'a> Planned<'a> {
 
     /// Kernels of its launches as they were lowered, and whether they may be guarded: those that set the halt may not.
     fn own_kernels(&self) -> impl Iterator<Item = (&Kernel, bool)> {
-        let alone = self.steps().iter().filter(|_| self.group.is_none()).filter_map(|step| match step {
+        let alone = self.steps().iter().filter(|_| self.together.is_none()).filter_map(|step| match step {
             Step::Launch { kernel, operands } => Some((kernel, !operands.contains(&Place::Halt))),
             _ => None,
         });
-        self.group.iter().map(|group| (group.kernel(), true)).chain(alone)
+        let together = self.together.iter().flat_map(Placed::kernels);
+        together.map(|kernel| (kernel, true)).chain(alone)
     }
 
     pub(super) fn guardable_kernels(&self) -> impl Iterator<Item = &Kernel> {
@@ -128,7 +129,7 @@ impl<'a> Planned<'a> {
     }
 
     pub(super) fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, nodes, lowered, group, fused, convolutions, report, guarded } = self;
+        let Planned { call, nodes, lowered, together, fused, convolutions, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let exchange = || &shared.exchanges[&message_of(&plan.graph, call.node)];
@@ -142,8 +143,7 @@ impl<'a> Planned<'a> {
             Place::Halt => Ok(shared.halt.clone()),
         };
         let mut convolutions = convolutions.into_iter();
-        let guarded_group =
-            guarded.as_ref().filter(|_| group.is_some()).and_then(|(kernels, _)| kernels.first().cloned());
+        let own = together.map(|together| together.bind(shared, guarded.as_ref().map(|(kernels, _)| &kernels[..])));
         let (mut kernels, looks) = match guarded {
             Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
             None => (None, false),
@@ -173,8 +173,8 @@ impl<'a> Planned<'a> {
             Step::Exchange { .. } => Ok(BoundStep::Exchange(exchange().clone())),
             Step::Await => Ok(BoundStep::Await(exchange().clone())),
         };
-        let own = match group {
-            Some(group) => vec![group.bind(shared, guarded_group.as_ref())?],
+        let own = match own {
+            Some(steps) => steps?,
             None => lowered.steps_of(fused).iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?,
         };
         let look = if looks { shared.look()? } else { None };

@@ -1,8 +1,9 @@
 //! From fusions to kernels.
 
-use super::columns::columns;
+use super::columns::{columns, sums};
 use super::lanes::{Lanes, There, Width, for_lanes};
 use super::rows::{rows, rows_with_sums};
+use super::totals::{adds_whole, totals};
 use super::{Kernel, KernelError, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput};
@@ -52,6 +53,7 @@ pub fn fusion(name: &str, fusion: &Fusion, inputs: &[DType]) -> Result<Launches,
         (true, _, true) => Err(KernelError("it has moments over rows and reductions along them".to_owned())),
         (true, true, false) => rows_with_sums(name, &lanes),
         (true, false, false) => Ok(single(rows(name, &lanes), &lanes)),
+        (false, true, false) if adds_whole(&lanes) => Ok(totals(name, &lanes)),
         (false, false, false) => Ok(single(pointwise(name, &lanes), &lanes)),
         (false, _, _) => Ok(columns(name, &lanes)),
     }
@@ -112,10 +114,13 @@ fn pointwise(name: &str, lanes: &Lanes<'_>) -> Kernel {
     Kernel::new(name, lanes.parameters(), [blocks, 1, 1], [THREADS as u32, 1, 1], &indented(&body))
 }
 
-/// Loads, arithmetic and stores of one vector.
+/// Loads, arithmetic and stores of one vector, whose elements are added to the totals of the fusion's sums, `total0, total1, ...` by the
+/// numbers of their outputs.
 pub(super) fn elements(lanes: &Lanes<'_>, width: Width) -> String {
-    let needed = lanes.needed(lanes.stored());
+    let sums = sums(lanes);
+    let needed = lanes.needed(lanes.stored().chain(sums.iter().map(|sum| sum.register)));
     let (declare, fill, write) = lanes.stores(width);
-    let arithmetic = indented(&(lanes.compute(&needed, width) + &fill));
+    let add: String = sums.iter().map(|sum| format!("total{} += r{};\n", sum.output, sum.register)).collect();
+    let arithmetic = indented(&(lanes.compute(&needed, width) + &fill + &add));
     [lanes.loads(&needed, width, &There::default()), declare, for_lanes(width, &arithmetic), write].concat()
 }

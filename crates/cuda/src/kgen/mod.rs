@@ -6,12 +6,15 @@ mod fusions;
 mod groups;
 mod lanes;
 mod prelude;
+mod programs;
 mod rows;
+mod totals;
 
 pub(crate) use adamw::{AdamW, STEP_NUMBERS, Segment};
 pub use fusions::{Launch, Launches, Operand, fusion};
-pub(crate) use groups::{Cut, Member, group};
+pub(crate) use groups::{Group, Member, group};
 pub(crate) use lanes::{constant, kind_name};
+pub(crate) use programs::{Scalar, program};
 
 use bessemer_ir::DType;
 use std::fmt;

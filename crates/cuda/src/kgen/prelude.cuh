@@ -68,6 +68,9 @@ template <> struct from_f32<boolean> { static __device__ __forceinline__ boolean
 template <> struct from_f32<bf16> { static __device__ __forceinline__ bf16 of(float x) { return {bf16_bits(x)}; } };
 template <> struct from_f32<f16> { static __device__ __forceinline__ f16 of(float x) { return {f16_bits(x)}; } };
 
+// Later reads are of memory, not of what registers hold of earlier writes.
+__device__ __forceinline__ void memory_is_written() { asm volatile("" ::: "memory"); }
+
 // What one access moves: 16 bytes where there are as many.
 template <int BYTES> struct access { typedef uint4 type; static const int count = BYTES / 16; };
 template <> struct access<8> { typedef uint2 type; static const int count = 1; };

@@ -1,8 +1,8 @@
-//! Calls that are launched as one: regions of one form that stand behind each other in a plan.
+//! Calls that are launched as one: fusions of one form, and fusions of one element, that stand behind each other in a plan.
 
-use super::{Lowered, Place, Step};
-use crate::kgen::{Cut, Kernel, group};
-use bessemer_ir::passes::alike::Form;
+use super::Lowered;
+use crate::kgen::{Group, Kernel, Scalar, group, program};
+use bessemer_ir::passes::alike::{Form, Runs, is_scalar};
 use bessemer_ir::plan::{KernelCall, Location, Plan};
 use bessemer_ir::{DType, NodeId, Value};
 use std::any::Any;
@@ -12,34 +12,66 @@ use std::ops::Range;
 pub(crate) struct Unit {
     pub calls: Range<usize>,
     /// Where there are several.
-    pub group: Option<Group>,
+    pub together: Option<Together>,
 }
 
-/// One launch for several calls, each of one region.
-pub(crate) struct Group {
-    /// Takes the table of the regions.
-    pub kernel: Kernel,
-    pub cut: Cut,
-    /// Operands of each region: its inputs, then its outputs.
+/// The launches for several calls, each of one fusion.
+pub(crate) struct Together {
+    pub form: Joint,
+    /// Operands of each fusion: its inputs, then its outputs.
     pub operands: Vec<Vec<Value>>,
 }
 
+/// How fusions are launched together.
+pub(crate) enum Joint {
+    /// Beside each other, by a table of them.
+    Group(Group),
+    /// One after the other, by one thread that takes all their operands.
+    Program(Kernel),
+}
+
+impl Together {
+    /// Kernels of the launches, in order.
+    pub(crate) fn kernels(&self) -> &[Kernel] {
+        match &self.form {
+            Joint::Group(group) => &group.kernels,
+            Joint::Program(kernel) => std::slice::from_ref(kernel),
+        }
+    }
+
+    /// Bytes of memory that the launches take beside the operands.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.form {
+            Joint::Group(group) => group.bytes(),
+            Joint::Program(_) => 0,
+        }
+    }
+}
+
+/// Fusions of one element and one form that are better launched beside each other than computed one after the other.
+const MANY_SCALARS: usize = 8;
+/// The most operands of a program: a kernel takes 4 KB.
+const MOST_OPERANDS: usize = 480;
+
 /// The calls of a plan in order, with those together that are launched together.
 pub(crate) fn units(plan: &Plan) -> Vec<Unit> {
+    let runs = Runs::of(&plan.graph, &plan.invariant);
     let mut units = Vec::new();
     let mut first = 0;
     while first < plan.calls.len() {
-        let calls = first..run_from(plan, first);
-        first = calls.end;
-        let group = (calls.len() > 1).then(|| group_of(plan, &plan.calls[calls.clone()]));
-        units.push(Unit { calls, group });
+        let (end, is_program) = unit_from(plan, &runs, first);
+        let calls = first..end;
+        first = end;
+        let joined = &plan.calls[calls.clone()];
+        let together = (calls.len() > 1).then(|| together(plan, joined, is_program));
+        units.push(Unit { calls, together });
     }
     units
 }
 
 /// The calls of a plan in order, each launched alone.
 pub(crate) fn units_alone(plan: &Plan) -> Vec<Unit> {
-    (0..plan.calls.len()).map(|call| Unit { calls: call..call + 1, group: None }).collect()
+    (0..plan.calls.len()).map(|call| Unit { calls: call..call + 1, together: None }).collect()
 }
 
 /// Whether a call replaces state.
@@ -51,34 +83,63 @@ fn outputs(plan: &Plan, node: NodeId) -> impl Iterator<Item = Value> {
     (0..plan.graph.node(node).outputs.len() as u32).map(move |output| Value { node, output })
 }
 
-/// The call behind the last one that is launched together with the call `first`.
-fn run_from(plan: &Plan, first: usize) -> usize {
-    let call = |number: usize| &plan.calls[number];
-    let form = |number: usize| is_region(plan, call(number).node).then(|| Form::of(&plan.graph, call(number).node))?;
+fn operands(plan: &Plan, node: NodeId) -> Vec<Value> {
+    plan.graph.node(node).inputs.iter().copied().chain(outputs(plan, node)).collect()
+}
+
+/// The call behind the last one that is launched together with the call `first`, and whether they are a program.
+fn unit_from(plan: &Plan, runs: &Runs, first: usize) -> (usize, bool) {
+    let end = alike_from(plan, runs, first);
+    if !is_scalar(&plan.graph, plan.calls[first].node) || end - first >= MANY_SCALARS {
+        return (end, false);
+    }
+    let mut end = first;
+    let mut operands_of_all = 0;
+    while end < plan.calls.len() && goes_with(plan, runs, first, end) {
+        // The halt is one more.
+        operands_of_all += operands(plan, plan.calls[end].node).len();
+        if operands_of_all >= MOST_OPERANDS && end > first {
+            break;
+        }
+        if end > first && alike_from(plan, runs, end) - end >= MANY_SCALARS {
+            break;
+        }
+        end += 1;
+    }
+    (end.max(first + 1), true)
+}
+
+/// Whether two calls may be launched as one as far as the order of a step and the state are concerned.
+fn goes_with(plan: &Plan, runs: &Runs, first: usize, other: usize) -> bool {
+    let kind = |number: usize| {
+        let call = &plan.calls[number];
+        (call.per_micro_batch, replaces_state(plan, call), is_lowered(plan, call.node))
+    };
+    runs.are_of_one(plan.calls[first].node, plan.calls[other].node) && kind(first) == kind(other) && kind(first).2
+}
+
+/// The call behind the last one that computes beside the call `first` what it does for other tensors.
+fn alike_from(plan: &Plan, runs: &Runs, first: usize) -> usize {
+    let form = |number: usize| Form::of(&plan.graph, plan.calls[number].node);
     let Some(own) = form(first) else { return first + 1 };
-    let kind = |number: usize| (call(number).per_micro_batch, replaces_state(plan, call(number)));
     let mut touched = Touched::default();
     let mut end = first;
     while end < plan.calls.len()
-        && kind(end) == kind(first)
+        && goes_with(plan, runs, first, end)
         && form(end).as_ref() == Some(&own)
-        && touched.add(plan, call(end).node)
+        && touched.add(plan, plan.calls[end].node)
     {
         end += 1;
     }
-    end
+    end.max(first + 1)
 }
 
-/// Whether a node is one launch, of a region that takes its inputs and outputs in order.
-fn is_region(plan: &Plan, node: NodeId) -> bool {
-    let kernel = plan.kernels.of(node).and_then(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
-    let Some([Step::Launch { operands, .. }]) = kernel.map(|lowered| &lowered.steps[..]) else { return false };
-    let inputs = (0..plan.graph.node(node).inputs.len()).map(Place::Input);
-    let outputs = (0..plan.graph.node(node).outputs.len()).map(Place::Output);
-    operands.iter().copied().eq(inputs.chain(outputs))
+/// Whether this target lowered the node.
+fn is_lowered(plan: &Plan, node: NodeId) -> bool {
+    plan.kernels.of(node).is_some_and(|kernel| (&**kernel as &dyn Any).is::<Lowered>())
 }
 
-/// Memory that regions of a group touch.
+/// Memory that fusions of a group touch.
 #[derive(Default)]
 struct Touched {
     read: Vec<Memory>,
@@ -107,7 +168,7 @@ impl Memory {
 }
 
 impl Touched {
-    /// Adds what a region touches, unless it and those before depend on each other's order. Whether it was added.
+    /// Adds what a fusion touches, unless it and those before depend on each other's order. Whether it was added.
     fn add(&mut self, plan: &Plan, node: NodeId) -> bool {
         let read: Vec<Memory> = plan.graph.node(node).inputs.iter().map(|&value| Memory::of(plan, value)).collect();
         let written: Vec<Memory> = outputs(plan, node).map(|value| Memory::of(plan, value)).collect();
@@ -122,13 +183,18 @@ impl Touched {
     }
 }
 
-fn group_of(plan: &Plan, calls: &[KernelCall]) -> Group {
+fn together(plan: &Plan, calls: &[KernelCall], is_program: bool) -> Together {
     let graph = &plan.graph;
-    let fusion = |call: &KernelCall| graph.node(call.node).op.as_fusion().expect("a region");
-    let sizes: Vec<usize> = calls.iter().map(|call| fusion(call).rows * fusion(call).cols).collect();
-    let types: Vec<DType> = graph.input_types(calls[0].node).iter().map(|ty| ty.dtype).collect();
-    let (kernel, cut) = group(fusion(&calls[0]), &types, &sizes).expect("each of the regions has a kernel");
-    let operands =
-        |call: &KernelCall| graph.node(call.node).inputs.iter().copied().chain(outputs(plan, call.node)).collect();
-    Group { kernel, cut, operands: calls.iter().map(operands).collect() }
+    let fusion = |call: &KernelCall| graph.node(call.node).op.as_fusion().expect("a fusion");
+    let types = |call: &KernelCall| graph.input_types(call.node).iter().map(|ty| ty.dtype).collect::<Vec<DType>>();
+    let form = if is_program {
+        let scalars: Vec<Scalar<'_>> =
+            calls.iter().map(|call| Scalar { fusion: fusion(call), inputs: types(call) }).collect();
+        Joint::Program(program(&scalars).expect("each of the fusions has a kernel"))
+    } else {
+        let sizes: Vec<usize> = calls.iter().map(|call| fusion(call).rows * fusion(call).cols).collect();
+        let (first, types) = (fusion(&calls[0]), types(&calls[0]));
+        Joint::Group(group(first, &types, &sizes).expect("each of the fusions has a kernel"))
+    };
+    Together { form, operands: calls.iter().map(|call| operands(plan, call.node)).collect() }
 }

@@ -12,7 +12,7 @@ mod region;
 mod tests;
 
 pub(crate) use collective::message_of;
-pub(crate) use groups::{Group, Unit, replaces_state, units, units_alone};
+pub(crate) use groups::{Joint, Together, Unit, replaces_state, units, units_alone};
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Pass};
@@ -49,6 +49,7 @@ impl CudaTarget {
         products_give_16_bits: true,
         biases_before_rounding: true,
         alike_regions_together: true,
+        sums_of_whole_tensors: true,
         // Rows then begin at whole lines of the caches.
         columns: Some(ColumnRules { multiple: 64, least: 1024 }),
         prologue: None,
@@ -278,10 +279,11 @@ impl Lowered {
     }
 }
 
-/// The kernels that a plan for GPUs launches, each once, those of groups among them; without those of libraries.
+/// The kernels that a plan for GPUs launches, each once, those of fusions that are launched together among them; without those of libraries.
 pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
-    let groups =
-        units(plan).into_iter().filter_map(|unit| unit.group).map(|group| (group.kernel.name.clone(), group.kernel));
+    let together = units(plan).into_iter().filter_map(|unit| unit.together);
+    let together: Vec<Kernel> = together.flat_map(|together| together.kernels().to_vec()).collect();
+    let together = together.into_iter().map(|kernel| (kernel.name.clone(), kernel));
     let lowered = plan.graph.ids().filter_map(|id| plan.kernels.of(id));
     let lowered = lowered.filter_map(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
     let steps =
@@ -290,7 +292,7 @@ pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
         Step::Launch { kernel, .. } => Some((kernel.name.clone(), kernel.clone())),
         _ => None,
     });
-    kernels.chain(groups).collect::<BTreeMap<_, _>>().into_values().collect()
+    kernels.chain(together).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// Steps for a node.

@@ -106,16 +106,18 @@ pub type Maker = fn(Size) -> Result<Case, KernelError>;
 
 /// What makes the cases of this size, so that one at a time is in memory.
 pub fn makers(size: Size) -> Vec<Maker> {
-    let both: [Maker; 7] = [
+    let both: [Maker; 8] = [
         |size| bias_gelu_residual(size, size.pick([60, 64], [16384, 768])),
         |size| layer_norm("layer_norm", size, size.pick([37, 768], [16384, 768])),
         |size| softmax("softmax", size, DType::F32, size.pick([9, 300], [32768, 512])),
+        |size| whole_sums("whole_sums", size, size.pick(40_003, 16_000_000)),
         |size| column_sums(size, size.pick([333, 40], [16384, 768])),
         |size| layer_norm_gradient("layer_norm_gradient", size, size.pick([37, 768], [16384, 768]), 1),
         |size| moments(size, size.pick([333, 40], [256 * 28 * 28, 256])),
         |size| Ok(adamw(size.pick(3000, 8_000_000))),
     ];
-    let small: [Maker; 8] = [
+    let small: [Maker; 9] = [
+        |size| whole_sums("whole_sums_of_a_block", size, 1003),
         flat,
         row_bias,
         |size| layer_norm_gradient("layer_norm_gradient_short", size, [150, 72], 3),
@@ -207,6 +209,19 @@ fn layer_norm(name: &str, size: Size, [rows, cols]: [usize; 2]) -> Result<Case, 
     p.store(y, DType::Bf16);
     p.rows(mean);
     p.rows(deviation);
+    p.case(name)
+}
+
+/// A tensor times a number, in `f16`, the sum of its squares and that of its elements.
+fn whole_sums(name: &str, size: Size, elements: usize) -> Result<Case, KernelError> {
+    let mut p = Program::new(size, elements, 1);
+    let x = p.full(DType::F32);
+    let factor = p.input(IndexMap::SCALAR, DType::F32, |_| 0.75);
+    let scaled = p.binary(BinaryKind::Mul, x, factor);
+    let square = p.unary(UnaryKind::Square, scaled);
+    p.store(scaled, DType::F16);
+    p.sum(square, 1);
+    p.sum(scaled, 1);
     p.case(name)
 }
 

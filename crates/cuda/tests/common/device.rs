@@ -5,8 +5,9 @@
 use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
+use bessemer_ir::reference::Interpreter;
 use bessemer_ir::run::{Device, Executor};
-use bessemer_ir::{Graph, Role, TensorType, Value};
+use bessemer_ir::{Graph, Role, TensorType, Value, philox};
 use std::path::Path;
 
 /// Options of the first device of the mocks in this folder, whose steps are replayed unless it is `eager`; compiled kernels are kept
@@ -54,4 +55,31 @@ pub(crate) fn f32s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
 /// Numbers as the bytes of a feed.
 pub(crate) fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+/// Runs a graph of `f32` feeds of normal numbers, and compares its outputs with the reference, relative to the largest
+/// element. State is zero.
+pub(crate) fn agrees(gpu: &CudaDevice, graph: &Graph) {
+    agrees_within(gpu, graph, 2e-5);
+}
+
+pub(crate) fn agrees_within(gpu: &CudaDevice, graph: &Graph, allowed: f64) {
+    let mut executor = load(gpu, graph);
+    let mut reference = Interpreter::new(graph);
+    let feeds = graph.inputs().enumerate().filter(|(_, (_, input))| input.role == Role::Feed);
+    for (stream, (_, input)) in feeds {
+        let elements = input.ty.shape.elements();
+        let numbers: Vec<f32> = (0..elements).map(|i| philox::normal(9, 0, stream as u32, i as u64)).collect();
+        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
+    }
+    reference.run();
+    executor.run().unwrap();
+    for (name, _) in graph.outputs() {
+        let expected = &reference.output(name).data;
+        let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
+        for (index, (x, &y)) in expected.iter().zip(executor.output_f32(name).unwrap()).enumerate() {
+            assert!((x - f64::from(y)).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::fusion::{Fusion, FusionOutput};
 use crate::ops::{Op, Storage};
+use crate::passes::alike::{Runs, is_scalar};
 use crate::passes::invariant::Invariant;
 use crate::plan::{KernelCall, Kernels, Location, Needs, OnceCall, Plan, StateCopy, StateTensor};
 use crate::rules::Rules;
@@ -57,6 +58,7 @@ pub(crate) fn plan_memory(graph: &Graph, rules: &Rules, invariant: Invariant, ke
     }
     let extras = planner.add_needs();
     planner.keep_results();
+    planner.widen_lifetimes();
     planner.assign_offsets();
     planner.into_plan(&extras, kernels)
 }
@@ -87,6 +89,8 @@ struct Planner<'a> {
     joined: HashSet<NodeId>,
     /// Nodes that run for every micro-batch.
     in_accumulation: Vec<bool>,
+    /// Nodes that may run at one time.
+    runs: Runs,
     /// Outputs that lie in the state: name, value and the buffer that keeps its content.
     kept_results: Vec<(String, Value, usize)>,
 }
@@ -132,6 +136,7 @@ impl<'a> Planner<'a> {
         for root in graph.roots() {
             note(root, usize::MAX, true);
         }
+        let runs = if rules.alike_regions_together { Runs::of(graph, &invariant) } else { Runs::none(graph) };
         let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
         Planner {
             graph,
@@ -146,6 +151,7 @@ impl<'a> Planner<'a> {
             replaces,
             joined: HashSet::new(),
             in_accumulation: graph.accumulation_phase(),
+            runs,
             kept_results: Vec::new(),
         }
     }
@@ -256,7 +262,7 @@ impl<'a> Planner<'a> {
     fn input_in_place(&self, value: Value) -> Option<usize> {
         let node = self.graph.node(value.node);
         let fusion = node.op.as_fusion()?;
-        if self.is_raw_target(fusion, value) || self.kept.contains(&value) {
+        if self.is_raw_target(fusion, value) || self.kept.contains(&value) || self.is_in_program(value.node) {
             return None;
         }
         let taken =
@@ -269,6 +275,12 @@ impl<'a> Planner<'a> {
                 && self.buffers[buffer].bytes == self.graph.ty(value).bytes();
             (dies && same_size && !taken(buffer) && self.reads_in_place(value, input)).then_some(buffer)
         })
+    }
+
+    /// Whether the node may run in one kernel with others of one element, behind which all values are still there.
+    fn is_in_program(&self, node: NodeId) -> bool {
+        let (first, last) = self.runs.span(node.index());
+        first != last && is_scalar(self.graph, node)
     }
 
     /// Whether the node reads `input` nowhere but at the element of `value` that it then writes, in elements of the same size.
@@ -302,6 +314,16 @@ impl<'a> Planner<'a> {
             extras.push(Extra { node: id, scratch, packed });
         }
         extras
+    }
+
+    /// Lets what nodes that may run at one time read and write live as long as all of these run.
+    fn widen_lifetimes(&mut self) {
+        for buffer in self.buffers.iter_mut().filter(|buffer| buffer.lifetime == Lifetime::Transient) {
+            buffer.first = self.runs.span(buffer.first).0;
+            if buffer.last != usize::MAX {
+                buffer.last = self.runs.span(buffer.last).1;
+            }
+        }
     }
 
     /// Gives results that lie in the state, which changes when the step ends or when another plan runs, a place of their own.

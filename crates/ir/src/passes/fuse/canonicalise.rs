@@ -4,22 +4,25 @@
 //! - Reductions along rows keep their axis, with size 1, and so do the pointwise operations on their results, so that they
 //!   broadcast to the rows they come from.
 //! - Broadcasts are explicit where a fusion cannot express them.
-//! - Reductions are split that no kernel does at once.
+//! - Reductions are split that no kernel does at once, but for those of whole tensors that one fusion adds.
 
+use super::whole::is_whole_sum;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::fusion::IndexMap;
 use crate::ops::layout::Reshape;
 use crate::ops::pointwise::UnaryKind;
 use crate::ops::reduce::{MeanVar, Reduce, ReduceKind, is_along_rows};
 use crate::ops::{Op, Storage};
+use crate::rules::Rules;
 use crate::shape::Shape;
 
 /// Rewrites a graph into the form described in this module's documentation.
 ///
 /// # Errors
 /// Only if the graph was malformed.
-pub(super) fn canonicalise(graph: &Graph) -> Result<Graph, GraphError> {
-    let mut canonicaliser = Canonicaliser { graph, rewriter: Rewriter::new(graph) };
+pub(super) fn canonicalise(graph: &Graph, rules: &Rules) -> Result<Graph, GraphError> {
+    let mut canonicaliser =
+        Canonicaliser { graph, adds_whole: rules.sums_of_whole_tensors, rewriter: Rewriter::new(graph) };
     for id in graph.ids() {
         canonicaliser.visit(id)?;
     }
@@ -46,6 +49,8 @@ pub(super) fn row_form(shape: &Shape) -> Shape {
 
 struct Canonicaliser<'a> {
     graph: &'a Graph,
+    /// Whether fusions add all elements of a tensor.
+    adds_whole: bool,
     rewriter: Rewriter<'a>,
 }
 
@@ -59,6 +64,7 @@ impl Canonicaliser<'_> {
             Op::Softmax(_) => vec![self.softmax(id)?],
             Op::LogSoftmax(_) => vec![self.log_softmax(id)?],
             Op::MeanVar(MeanVar { axes }) if along_rows(axes) => self.moments(id)?.to_vec(),
+            Op::Reduce(_) if self.adds_whole && is_whole_sum(self.graph, id) => return self.rewriter.copy(id),
             Op::Reduce(Reduce { kind, axes, .. }) if along_rows(axes) => {
                 let x = self.rewriter.get(node.inputs[0]);
                 let reduced = self.row_reduce(id, *kind, x)?;

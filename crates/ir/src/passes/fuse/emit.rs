@@ -89,13 +89,16 @@ impl Fuser<'_> {
     }
 
     fn compile(&self, cluster: usize) -> CompiledFusion {
-        let Cluster { domain, roots, producer, recomputed, .. } = &self.clusters[cluster];
+        let Cluster { domain, roots, producer, recomputed, adds_whole, .. } = &self.clusters[cluster];
+        let one_run = Shape::from([domain.elements(), 1]);
+        let domain = if *adds_whole { &one_run } else { domain };
         let mut emitter = Emitter {
             fuser: self,
             domain,
             cluster,
             roots,
             recomputed,
+            is_one_run: *adds_whole,
             producer: *producer,
             program: Vec::new(),
             registers: HashMap::new(),
@@ -191,6 +194,8 @@ struct Emitter<'a, 'g> {
     cluster: usize,
     roots: &'a [NodeId],
     recomputed: &'a HashSet<NodeId>,
+    /// Whether the domain is a tensor as one run of elements.
+    is_one_run: bool,
     producer: Option<NodeId>,
     program: Vec<Instr>,
     registers: HashMap<Value, Reg>,
@@ -273,8 +278,13 @@ impl Emitter<'_, '_> {
         if let Some(&reg) = self.registers.get(&v) {
             return reg;
         }
-        let index_map = IndexMap::of(self.fuser.graph.shape(v), self.domain)
-            .expect("operands of a canonical graph are expressible");
+        let shape = self.fuser.graph.shape(v);
+        let index_map = match (self.is_one_run, shape.elements()) {
+            (true, 1) => Some(IndexMap::SCALAR),
+            (true, elements) => (elements == self.domain.elements()).then(|| IndexMap::full(elements)),
+            (false, _) => IndexMap::of(shape, self.domain),
+        };
+        let index_map = index_map.expect("operands of a canonical graph are expressible");
         let load = self.load(v, index_map);
         let reg = self.push(Instr::Load(load));
         self.registers.insert(v, reg);

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Producer;
-use crate::ops::fusion::Fusion;
+use crate::ops::fusion::{Fusion, FusionOutput};
 use std::fmt;
 
 /// A product that runs alone.
@@ -53,7 +53,8 @@ pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
         .ids()
         .filter(can_produce)
         .filter_map(|id| {
-            let reader = consumers[id.index()].iter().find_map(|&c| Some((c, fusion_of(graph, c)?)))?;
+            let fusion = |reader| fusion_of(graph, reader).filter(|fusion| !adds_whole(graph, id, fusion));
+            let reader = consumers[id.index()].iter().find_map(|&c| Some((c, fusion(c)?)))?;
             Some(NearMiss {
                 path: graph.path(id).to_string(),
                 op: graph.node(id).op.rule().name(),
@@ -66,6 +67,12 @@ pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
 
 fn fusion_of(graph: &Graph, id: NodeId) -> Option<&Fusion> {
     graph.node(id).op.as_fusion()
+}
+
+/// Whether the fusion takes what the product gives as one run of elements, to add it.
+fn adds_whole(graph: &Graph, product: NodeId, fusion: &Fusion) -> bool {
+    let cols = graph.shape(Value { node: product, output: 0 }).cols();
+    cols != 1 && fusion.cols == 1 && fusion.outputs.iter().any(|output| matches!(output, FusionOutput::Sum { .. }))
 }
 
 fn reason(graph: &Graph, product: NodeId, (id, fusion): (NodeId, &Fusion)) -> Reason {

@@ -5,7 +5,8 @@
 //!    operation outside any fusion reads must be; others are recomputed wherever they are used, unless several fusions would
 //!    have to read more for it than the value itself.
 //! 2. Each stored value and each sum over rows is a root. Roots with one domain that read a common tensor become one fusion
-//!    where no dependency forbids it.
+//!    where no dependency forbids it. A sum of a whole tensor, where the target adds such at once, is a root too: it shares a fusion
+//!    with what is computed from elements at the same position and from single numbers alone, and with no product.
 //! 3. A fusion that reads the output of a convolution or matmul, and otherwise nothing that depends on it, is run by
 //!    that kernel block by block (the producer), unless it needs whole rows. A convolution or matmul that runs no fusion, and of
 //!    which only a rounded form is read, writes that form.
@@ -13,6 +14,7 @@
 mod canonicalise;
 mod emit;
 mod missed;
+mod whole;
 
 pub use missed::{NearMiss, Reason, near_misses};
 
@@ -37,7 +39,7 @@ pub struct FuseOptions {
 /// # Errors
 /// Only if the graph was malformed.
 pub fn fuse(graph: &Graph, rules: &Rules, options: FuseOptions) -> Result<Graph, GraphError> {
-    let canonical = canonicalise(graph)?;
+    let canonical = canonicalise(graph, rules)?;
     let mut fuser = Fuser::new(&canonical, rules, options.fuse);
     fuser.choose_stored();
     fuser.grow();
@@ -89,6 +91,10 @@ struct Cluster {
     inputs: BTreeSet<NodeId>,
     /// Whether it computes rows as a whole.
     needs_rows: bool,
+    /// Whether all that it computes takes elements at the same position and single numbers.
+    is_flat: bool,
+    /// Whether it adds a whole tensor, which it then takes as one run of elements.
+    adds_whole: bool,
 }
 
 struct Fuser<'a> {
@@ -101,6 +107,8 @@ struct Fuser<'a> {
     fused: Vec<Option<FusedOp>>,
     /// The reduction over rows that fusions do for each node, if they do.
     row_sums: Vec<Option<RowSum>>,
+    /// Whether each node is a sum of a whole tensor that a fusion computes.
+    is_whole_sum: Vec<bool>,
     /// Of each node that fusions compute.
     domains: Vec<Option<Shape>>,
     /// Nodes that run for every micro-batch of a step, and not once.
@@ -119,7 +127,12 @@ fn value(node: NodeId) -> Value {
 impl<'a> Fuser<'a> {
     fn new(graph: &'a Graph, rules: &Rules, fuse: bool) -> Self {
         let fused: Vec<Option<FusedOp>> = graph.ids().map(|id| fused(graph, rules.longest_row, id)).collect();
-        let row_sum = |id| graph.node(id).op.rule().row_sum(&graph.input_types(id));
+        let is_whole_sum: Vec<bool> =
+            graph.ids().map(|id| rules.sums_of_whole_tensors && whole::is_whole_sum(graph, id)).collect();
+        let row_sum = |id: NodeId| match is_whole_sum[id.index()] {
+            true => Some(RowSum::Sum { groups: 1 }),
+            false => graph.node(id).op.rule().row_sum(&graph.input_types(id)),
+        };
         Fuser {
             graph,
             fuse,
@@ -129,6 +142,7 @@ impl<'a> Fuser<'a> {
             domains: domains(graph, &fused),
             fused,
             row_sums: graph.ids().map(row_sum).collect(),
+            is_whole_sum,
             in_accumulation: graph.accumulation_phase(),
             stored: vec![false; graph.len()],
             clusters: Vec::new(),
@@ -404,8 +418,18 @@ impl<'a> Fuser<'a> {
         expression.leaves.iter().copied().filter(|&v| self.graph.shape(v).elements() == domain.elements()).collect()
     }
 
+    /// Whether an expression takes elements at the same position of the domain and single numbers alone.
+    fn is_flat(&self, expression: &Expression, domain: &Shape) -> bool {
+        let is_full_or_one = |leaf: &Value| [1, domain.elements()].contains(&self.graph.shape(*leaf).elements());
+        let takes_rows = |id: NodeId| {
+            self.is_of_rows(id) || matches!(self.fused[id.index()], Some(FusedOp::RowReduce(_) | FusedOp::OneHot))
+        };
+        expression.leaves.iter().all(is_full_or_one) && !expression.inner.iter().any(|&id| takes_rows(id))
+    }
+
     /// The expression of a cluster, with stored values recomputed that cost no further tensor to recompute.
     fn cluster_expression(&self, roots: &[NodeId], domain: &Shape) -> (Expression, HashSet<NodeId>) {
+        let adds_whole = roots.iter().any(|root| self.is_whole_sum[root.index()]);
         let mut recomputed: HashSet<NodeId> = HashSet::new();
         loop {
             let inner = |id: NodeId| if recomputed.contains(&id) { Inner::Computed } else { Inner::IfNotStored };
@@ -419,7 +443,9 @@ impl<'a> Fuser<'a> {
                 let inner = self.expression(&[id], &inner);
                 let cheap = !inner.inner.iter().any(|&n| self.is_costly_function(n));
                 let leaves = self.full_leaves(&inner, domain);
-                cheap && leaves.iter().all(|l| full.contains(l) && l != *leaf)
+                cheap
+                    && leaves.iter().all(|l| full.contains(l) && l != *leaf)
+                    && (!adds_whole || self.is_flat(&inner, domain))
             });
             match next {
                 Some(leaf) => recomputed.insert(leaf.node),
@@ -435,11 +461,18 @@ impl<'a> Fuser<'a> {
             let domain = self.domain(root).clone();
             let expression = self.expression(&[root], &|_| Inner::IfNotStored);
             let full = self.full_leaves(&expression, &domain);
+            let adds_whole = self.is_whole_sum[root.index()];
+            let is_of_elements = self.is_inner(root) && !self.is_of_rows(root);
+            let is_flat = (adds_whole || is_of_elements) && self.is_flat(&expression, &domain);
             let candidates: BTreeSet<usize> = if self.fuse && domain.elements() > 1 {
                 let sharing = full.iter().flat_map(|leaf| readers.get(leaf).into_iter().flatten().copied());
                 sharing
                     .chain(expression.leaves.iter().filter_map(|leaf| self.cluster_of.get(&leaf.node).copied()))
                     .filter(|&c| self.clusters[c].domain == domain && self.is_of_same_pass(c, root))
+                    .filter(|&c| {
+                        let cluster = &self.clusters[c];
+                        !(adds_whole || cluster.adds_whole) || is_flat && cluster.is_flat
+                    })
                     .collect()
             } else {
                 BTreeSet::new()
@@ -455,9 +488,13 @@ impl<'a> Fuser<'a> {
                     recomputed: HashSet::new(),
                     inputs: BTreeSet::new(),
                     needs_rows: false,
+                    is_flat: true,
+                    adds_whole: false,
                 });
             }
             let cluster = &mut self.clusters[index];
+            cluster.is_flat &= is_flat;
+            cluster.adds_whole |= adds_whole;
             cluster.inputs.extend(expression.leaves.iter().map(|v| v.node).filter(|n| !cluster.roots.contains(n)));
             cluster.roots.push(root);
             self.cluster_of.insert(root, index);
@@ -518,7 +555,7 @@ impl<'a> Fuser<'a> {
     fn attach_producers(&mut self) {
         for index in 0..self.clusters.len() {
             let cluster = &self.clusters[index];
-            if cluster.needs_rows {
+            if cluster.needs_rows || cluster.adds_whole {
                 continue;
             }
             let producer = cluster.leaves.iter().copied().find(|&leaf| {
@@ -570,6 +607,8 @@ impl<'a> Fuser<'a> {
                 recomputed: HashSet::new(),
                 inputs: self.graph.node(product).inputs.iter().map(|v| v.node).collect(),
                 needs_rows: false,
+                is_flat: true,
+                adds_whole: false,
             });
         }
     }
