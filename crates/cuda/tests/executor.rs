@@ -223,7 +223,7 @@ fn growth() -> Graph {
     g.update(twice, doubled).unwrap();
     g.update(copied, chosen).unwrap();
     g.output("n", next);
-    let halt = g.mul_scalar(halt, 1.0).unwrap();
+    let halt = g.mul_scalar(halt, 2.0).unwrap();
     g.output(HALT, halt);
     g
 }
