@@ -6,7 +6,7 @@ use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
 use crate::lower::{Fused, Lowered, Place, Step, Together, attention, units};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
-use bessemer_ir::{DType, Graph, NodeId, Value};
+use bessemer_ir::{DType, Graph, NodeId};
 use serde::Serialize;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -295,10 +295,10 @@ impl Sheet {
                 continue;
             }
             let node = Node { graph: &plan.graph, id: call.node, lowered, tf32: plan.tf32 };
-            if let Some(Fused { what, .. }) = &lowered.fused {
+            if let Some(Fused { what, is_expected: true, .. }) = &lowered.fused {
                 *fused.entry(*what).or_default() += 1;
             }
-            for step in lowered.steps_of(true) {
+            for step in lowered.steps_of(lowered.is_fused()) {
                 let (family, flops, bytes) = node.cost(step);
                 let time = self.time(family, node.arithmetic(step), flops, bytes);
                 families.entry(family).or_default().add(&Counted::of(times, flops, bytes, time));
@@ -353,7 +353,7 @@ pub fn scratch_bytes(plan: &Plan) -> usize {
         _ => 0,
     };
     let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
-    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(true)).map(of_step).max().unwrap_or(0);
+    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(lowered.is_fused())).map(of_step).max().unwrap_or(0);
     let tables: usize = units(plan).iter().filter_map(|unit| unit.together.as_ref()).map(Together::bytes).sum();
     of_libraries + tables + bytes_of_feeds(plan)
 }
@@ -380,25 +380,15 @@ enum Arithmetic {
 }
 
 impl Node<'_> {
-    fn bytes_of(&self, place: &Place) -> usize {
-        match *place {
-            Place::Input(input) => self.graph.ty(self.graph.node(self.id).inputs[input]).bytes(),
-            Place::Output(output) => self.graph.ty(Value { node: self.id, output: output as u32 }).bytes(),
-            Place::Scratch { bytes, .. } => bytes,
-            Place::Message { bytes } => bytes,
-            Place::Report | Place::Lost | Place::Halt => 0,
-        }
-    }
-
     /// Kind, FLOPs of products and bytes of a step.
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
-        let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
+        let all = |places: &[Place]| places.iter().map(|place| place.bytes(self.graph, self.id) as u64).sum::<u64>();
         match step {
             Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, epilogue } => {
                 let places: Vec<Place> = [x, w, y].into_iter().chain(epilogue.memory()).copied().collect();
                 (Family::Product, (2 * batch * m * n * k) as u64, all(&places))
             }
-            Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
+            Step::Convolution { tensors, .. } => (Family::Convolution, self.lowered.flops, all(tensors)),
             Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
             // What ranks send each other is the simulator's to say.
             Step::Exchange { .. } | Step::Await => (Family::Copy, 0, 0),
@@ -476,6 +466,11 @@ impl Node<'_> {
         let has = |wanted: fn(&Step) -> bool| self.lowered.steps.iter().any(wanted);
         if let Some(missed) = &self.lowered.missed {
             reasons.push(format!("product to memory, then its fusion: {missed}"));
+        }
+        if let Some(Fused { what, is_expected: false, .. }) = &self.lowered.fused {
+            reasons.push(format!(
+                "product to memory, then its fusion: {what}, if cuDNN compiles an engine that is measured to be faster"
+            ));
         }
         if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());

@@ -7,11 +7,10 @@ mod device;
 use bessemer_cuda::{CudaDevice, CudaOptions};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
-use bessemer_ir::reference::Interpreter;
-use bessemer_ir::{DType, Graph, NodeId, Value, philox};
+use bessemer_ir::{DType, Graph, NodeId, Value};
 use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
-use device::{bytes, f32s, gpu, load, options, plan};
+use device::{f32s, gpu, kernel_that_agrees, options, plan};
 
 /// What follows a sum of a product and a bias.
 type Bend = fn(&mut Graph, Value) -> Value;
@@ -32,35 +31,9 @@ fn biased(ty: DType, rows: usize, kept: bool, bend: Bend) -> Graph {
     g
 }
 
-/// Runs a graph, and compares its outputs with the reference, relative to the largest element. The name of what ran the product.
+/// Runs a graph, and compares its outputs with the reference. The name of what ran the product.
 fn product_of(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> String {
-    let mut executor = load(gpu, graph);
-    let mut reference = Interpreter::new(graph);
-    for (stream, (_, input)) in graph.inputs().enumerate() {
-        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
-        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
-        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
-        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
-    }
-    reference.run();
-    executor.run().unwrap();
-    for (name, value) in graph.outputs() {
-        let (expected, found) = (&reference.output(name).data, executor.output(name).unwrap());
-        let ty = graph.dtype(*value);
-        let actual = found.chunks_exact(ty.size()).map(|bytes| match ty {
-            DType::Bf16 => half::bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
-            DType::F16 => half::f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
-            _ => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
-        });
-        let actual: Vec<f64> = actual.collect();
-        let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
-        assert_eq!(actual.len(), expected.len());
-        for (index, (x, y)) in expected.iter().zip(&actual).enumerate() {
-            assert!((x - y).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
-        }
-    }
-    let mut names = executor.kernels().into_iter().map(|kernel| kernel.name);
-    names.find(|name| name.starts_with("matmul")).unwrap()
+    kernel_that_agrees(gpu, graph, allowed, "matmul")
 }
 
 /// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from

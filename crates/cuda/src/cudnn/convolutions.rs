@@ -22,7 +22,7 @@ pub struct Convolution {
 
 /// What is done in one pass over memory. Sums, scales and shifts are `f32` numbers for each channel; everything else is of
 /// the graph's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fusion {
     /// One product alone.
     Plain(Pass),
@@ -40,15 +40,41 @@ pub enum Fusion {
     ReluDataGradient,
     /// Gradient of the input and that of a residual, added.
     ResidualDataGradient,
-    /// `relu(scale conv(x, w) + shift + residual)`
-    ScaledResidualRelu,
-    /// `swish(conv(x, w) + shift)`
-    ShiftedSwish,
+    /// As [`Fusion::ReluDataGradient`], of the sum of the gradient and that of a residual.
+    ResidualReluDataGradient,
+    /// `f(scale conv(x, w) + shift + residual)`
+    Shifted(Shifted),
+}
+
+/// What of `f(scale conv(x, w) + shift + residual)` is there beside the shift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shifted {
+    /// Whether there is a scale.
+    pub scale: bool,
+    /// Whether there is a residual.
+    pub residual: bool,
+    /// The function `f`.
+    pub activation: Activation,
+}
+
+/// A function of each element behind a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// None.
+    Nothing,
+    /// `max(x, 0)`
+    Relu,
+    /// `x / (1 + e^-x)`
+    Swish,
+}
+
+const fn shifted(scale: bool, residual: bool, activation: Activation) -> Fusion {
+    Fusion::Shifted(Shifted { scale, residual, activation })
 }
 
 impl Fusion {
-    /// All fusions, each once; [`Fusion::Plain`] once for each pass.
-    pub const ALL: [Fusion; 12] = [
+    /// All fusions, each once; [`Fusion::Plain`] once for each pass, and of [`Fusion::Shifted`] what models have.
+    pub const ALL: [Fusion; 18] = [
         Fusion::Plain(Pass::Forward),
         Fusion::Plain(Pass::DataGradient),
         Fusion::Plain(Pass::WeightGradient),
@@ -59,8 +85,14 @@ impl Fusion {
         Fusion::ResidualNormDataGradient,
         Fusion::ReluDataGradient,
         Fusion::ResidualDataGradient,
-        Fusion::ScaledResidualRelu,
-        Fusion::ShiftedSwish,
+        Fusion::ResidualReluDataGradient,
+        shifted(true, true, Activation::Relu),
+        shifted(true, false, Activation::Relu),
+        shifted(false, false, Activation::Nothing),
+        shifted(false, false, Activation::Relu),
+        shifted(false, false, Activation::Swish),
+        shifted(false, true, Activation::Nothing),
+        shifted(false, true, Activation::Relu),
     ];
 
     /// Name in tables and reports, such as `forward + statistics`.
@@ -76,8 +108,21 @@ impl Fusion {
             Fusion::ResidualNormDataGradient => "data gradient + residual + ReLU gradient + norm sums",
             Fusion::ReluDataGradient => "data gradient + ReLU gradient",
             Fusion::ResidualDataGradient => "data gradient + residual",
-            Fusion::ScaledResidualRelu => "forward + scale + shift + residual + ReLU",
-            Fusion::ShiftedSwish => "forward + shift + swish",
+            Fusion::ResidualReluDataGradient => "data gradient + residual + ReLU gradient",
+            Fusion::Shifted(Shifted { scale, residual, activation }) => match (scale, residual, activation) {
+                (false, false, Activation::Nothing) => "forward + shift",
+                (false, false, Activation::Relu) => "forward + shift + ReLU",
+                (false, false, Activation::Swish) => "forward + shift + swish",
+                (false, true, Activation::Nothing) => "forward + shift + residual",
+                (false, true, Activation::Relu) => "forward + shift + residual + ReLU",
+                (false, true, Activation::Swish) => "forward + shift + residual + swish",
+                (true, false, Activation::Nothing) => "forward + scale + shift",
+                (true, false, Activation::Relu) => "forward + scale + shift + ReLU",
+                (true, false, Activation::Swish) => "forward + scale + shift + swish",
+                (true, true, Activation::Nothing) => "forward + scale + shift + residual",
+                (true, true, Activation::Relu) => "forward + scale + shift + residual + ReLU",
+                (true, true, Activation::Swish) => "forward + scale + shift + residual + swish",
+            },
         }
     }
 
@@ -85,16 +130,57 @@ impl Fusion {
     pub fn pass(self) -> Pass {
         match self {
             Fusion::Plain(pass) => pass,
-            Fusion::Statistics | Fusion::NormStatistics | Fusion::ScaledResidualRelu | Fusion::ShiftedSwish => {
-                Pass::Forward
-            }
+            Fusion::Statistics | Fusion::NormStatistics | Fusion::Shifted(_) => Pass::Forward,
             Fusion::NormWeightGradient => Pass::WeightGradient,
             Fusion::NormDataGradient
             | Fusion::ResidualNormDataGradient
             | Fusion::ReluDataGradient
-            | Fusion::ResidualDataGradient => Pass::DataGradient,
+            | Fusion::ResidualDataGradient
+            | Fusion::ResidualReluDataGradient => Pass::DataGradient,
         }
     }
+
+    /// What is done beside the product, such as `statistics`; nothing of [`Fusion::Plain`].
+    pub fn added(self) -> &'static str {
+        self.name().split_once("forward + ").or(self.name().split_once("gradient + ")).map_or("", |(_, added)| added)
+    }
+
+    /// What is known without a device of cuDNN's engines for it: what the tables of version 9.19 say, of an H200 and an A100 alike.
+    pub fn support(self, of: &Convolution, ty: DType) -> Support {
+        const ALIGNED: usize = 8;
+        let is_aligned = of.input[3].is_multiple_of(ALIGNED) && of.filters.is_multiple_of(ALIGNED);
+        match self {
+            Fusion::Plain(_) => Support::Precompiled,
+            Fusion::Statistics if of.groups > 1 => Support::Missing,
+            Fusion::Statistics if ty == DType::F16 && is_aligned => Support::Precompiled,
+            Fusion::NormStatistics
+            | Fusion::NormWeightGradient
+            | Fusion::NormDataGradient
+            | Fusion::ResidualNormDataGradient
+                if ty != DType::F32 =>
+            {
+                let is_taken = ty == DType::F16 && of.groups == 1 && is_aligned;
+                let has_stride = self == Fusion::ResidualNormDataGradient && of.geometry.stride != [1, 1];
+                match (is_taken, has_stride) {
+                    (true, false) => Support::Precompiled,
+                    (true, true) => Support::Uncertain,
+                    (false, _) => Support::Missing,
+                }
+            }
+            _ => Support::Uncertain,
+        }
+    }
+}
+
+/// What is known of engines for a fusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// There is one that needs no compiler at run time.
+    Precompiled,
+    /// There may be one; those that are known compile.
+    Uncertain,
+    /// There is none.
+    Missing,
 }
 
 impl fmt::Display for Convolution {
@@ -159,15 +245,15 @@ impl Convolution {
             Fusion::Plain(Pass::WeightGradient) => writer.weight_gradient(false),
             Fusion::NormWeightGradient => writer.weight_gradient(true),
             Fusion::Plain(Pass::DataGradient) => writer.plain_data_gradient(),
-            Fusion::ReluDataGradient => writer.relu_data_gradient(),
+            Fusion::ReluDataGradient => writer.relu_data_gradient(false),
             Fusion::ResidualDataGradient => {
                 let dx = writer.data_gradient();
                 writer.add_residual(dx, self.input, TensorTarget::output("dx", ty));
             }
             Fusion::NormDataGradient => writer.norm_data_gradient(false),
             Fusion::ResidualNormDataGradient => writer.norm_data_gradient(true),
-            Fusion::ScaledResidualRelu => writer.scaled_residual_relu(),
-            Fusion::ShiftedSwish => writer.shifted_swish(),
+            Fusion::ResidualReluDataGradient => writer.relu_data_gradient(true),
+            Fusion::Shifted(shifted) => writer.shifted(shifted),
         }
         writer.graph
     }
@@ -234,8 +320,11 @@ impl Writer<'_> {
         self.graph.pointwise(Pointwise::Add, to, Some(residual), target)
     }
 
-    fn relu_data_gradient(&mut self) {
-        let dx = self.data_gradient();
+    fn relu_data_gradient(&mut self, residual: bool) {
+        let mut dx = self.data_gradient();
+        if residual {
+            dx = self.add_residual(dx, self.of.input, TensorTarget::inner("summed"));
+        }
         let x = self.input("x", self.of.input);
         self.graph.pointwise(Pointwise::ReluGradient, dx, Some(x), TensorTarget::output("dx", self.ty));
     }
@@ -276,20 +365,29 @@ impl Writer<'_> {
         y
     }
 
-    fn scaled_residual_relu(&mut self) {
-        let y = self.forward();
-        let scale = self.channels("scale", self.of.filters, Role::Input);
-        let shift = self.channels("shift", self.of.filters, Role::Input);
-        let scaled = self.graph.pointwise(Pointwise::Mul, y, Some(scale), TensorTarget::inner("scaled"));
-        let shifted = self.graph.pointwise(Pointwise::Add, scaled, Some(shift), TensorTarget::inner("shifted"));
-        let summed = self.add_residual(shifted, self.of.output(), TensorTarget::inner("summed"));
-        self.graph.pointwise(Pointwise::Relu, summed, None, TensorTarget::output("y", self.ty));
-    }
-
-    fn shifted_swish(&mut self) {
-        let y = self.forward();
-        let shift = self.channels("shift", self.of.filters, Role::Input);
-        let shifted = self.graph.pointwise(Pointwise::Add, y, Some(shift), TensorTarget::inner("shifted"));
-        self.graph.pointwise(Pointwise::Swish, shifted, None, TensorTarget::output("y", self.ty));
+    fn shifted(&mut self, Shifted { scale, residual, activation }: Shifted) {
+        let mut y = self.forward();
+        let filters = self.of.filters;
+        if scale {
+            let scale = self.channels("scale", filters, Role::Input);
+            y = self.graph.pointwise(Pointwise::Mul, y, Some(scale), TensorTarget::inner("scaled"));
+        }
+        let last = |is_last: bool, name| match is_last {
+            true => TensorTarget::output("y", self.ty),
+            false => TensorTarget::inner(name),
+        };
+        let is_linear = activation == Activation::Nothing;
+        let (behind_shift, behind_residual) = (last(is_linear && !residual, "shifted"), last(is_linear, "summed"));
+        let shift = self.channels("shift", filters, Role::Input);
+        y = self.graph.pointwise(Pointwise::Add, y, Some(shift), behind_shift);
+        if residual {
+            y = self.add_residual(y, self.of.output(), behind_residual);
+        }
+        let function = match activation {
+            Activation::Nothing => return,
+            Activation::Relu => Pointwise::Relu,
+            Activation::Swish => Pointwise::Swish,
+        };
+        self.graph.pointwise(function, y, None, TensorTarget::output("y", self.ty));
     }
 }

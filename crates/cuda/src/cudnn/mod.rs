@@ -13,7 +13,7 @@ mod plan;
 mod reference;
 pub mod support;
 
-pub use convolutions::{Convolution, Fusion};
+pub use convolutions::{Activation, Convolution, Fusion, Shifted, Support};
 pub use device_description::DeviceDescription;
 pub use graph::{Geometry, Graph, GraphTensor, Pass, Role, TensorId};
 pub(crate) use graph::{Node, Pointwise};

@@ -206,17 +206,12 @@ fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
 }
 
 impl Plan {
-    /// Gives a plan of a plain convolution its memory: a block for each tensor, and the workspace.
+    /// As [`Plan::bind`], with blocks in the order of [`Graph::in_memory`].
     ///
     /// # Errors
     /// As [`Plan::bind`].
-    pub(crate) fn bind_plain(&self, [x, w, y]: [&Block; 3], workspace: &Block) -> Result<Bound, GpuError> {
-        let block = |id: TensorId| match self.graph.get(id).name {
-            "x" | "dx" => x,
-            "w" | "dw" => w,
-            _ => y,
-        };
-        let tensors: Vec<(TensorId, &Block)> = self.graph.in_memory().map(|id| (id, block(id))).collect();
+    pub(crate) fn bind_in_order(&self, blocks: &[Block], workspace: &Block) -> Result<Bound, GpuError> {
+        let tensors: Vec<(TensorId, &Block)> = self.graph.in_memory().zip(blocks).collect();
         self.bind(&tensors, workspace)
     }
 

@@ -62,6 +62,11 @@ impl DeviceInfo {
         let [major, minor] = self.capability;
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
+
+    /// Bytes a second from and to memory, at both edges of its peak clock.
+    pub fn memory_bytes_per_s(&self) -> f64 {
+        f64::from(self.memory_clock_khz) * 2e3 * f64::from(self.memory_bus_bits) / 8.0
+    }
 }
 
 impl Driver {

@@ -1,9 +1,9 @@
-//! The engines of cuDNN that run convolutions: one for each distinct convolution, the heuristics' first one or the fastest one that
-//! was measured.
+//! The engines of cuDNN that run convolutions, alone and with what is fused with them: one for each distinct graph, the heuristics'
+//! first one or the fastest one that was measured.
 
 use super::tuning::{Choice, Choices};
 use super::{Gpu, locked};
-use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Pass, Plan, Planner, Role};
+use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role};
 use crate::driver::{Arena, Block, Stream, Timer};
 use crate::error::GpuError;
 use bessemer_ir::{DType, philox};
@@ -25,19 +25,26 @@ const MOST_LAUNCHES: u128 = 10;
 /// An engine slower than the fastest one so far by more than this factor is timed once.
 const HOPELESS: u32 = 3;
 
-/// One pass of a convolution of operands of one type.
+/// One pass of a convolution of operands of one type, with what is fused with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Work {
     pub convolution: Convolution,
-    pub pass: Pass,
+    pub fusion: Fusion,
     pub ty: DType,
     /// Whether operands of `f32` may be rounded to TF32.
     pub tf32: bool,
 }
 
+/// The plan that was chosen, and the microseconds of a launch of it, where it was measured.
+struct Chosen {
+    plan: Arc<Plan>,
+    microseconds: Option<f64>,
+}
+
 /// The plans that were made, and where the engines are kept that were the fastest ones.
 pub(super) struct Engines {
-    plans: Mutex<HashMap<Work, Arc<Plan>>>,
+    /// `None` for a fusion that there is no engine for.
+    plans: Mutex<HashMap<Work, Option<Chosen>>>,
     /// `None` if nothing is measured.
     file: Option<PathBuf>,
     /// Name of the device, and version of its driver.
@@ -49,20 +56,40 @@ impl Engines {
         Engines { plans: Mutex::default(), file, device }
     }
 
-    /// The plan for a convolution that was [chosen](Gpu::choose_engines) for.
+    /// The plan for a convolution that was [chosen](Gpu::choose_engines) for, alone or with a fusion that is
+    /// [preferred](Engines::prefers).
     pub(super) fn plan(&self, work: &Work) -> Arc<Plan> {
-        Arc::clone(&locked(&self.plans)[work])
+        let plans = locked(&self.plans);
+        Arc::clone(&plans[work].as_ref().expect("only fusions lack an engine, and then are not preferred").plan)
+    }
+
+    /// Whether a convolution with what is fused with it is preferred to the plain one, whose kernels behind it take at least
+    /// `saved` longer: if it was measured to be as fast; where one of them was not measured, if its engine needs no compiler at run
+    /// time. Those are made for the very graph; what is compiled may be slower than the plain engine by any factor.
+    pub(super) fn prefers(&self, fused: &Work, plain: &Work, saved: Duration) -> bool {
+        let plans = locked(&self.plans);
+        let chosen = |work: &Work| plans.get(work).and_then(Option::as_ref);
+        let (Some(fused), Some(plain)) = (chosen(fused), chosen(plain)) else { return false };
+        match (fused.microseconds, plain.microseconds) {
+            (Some(fused), Some(plain)) => fused <= plain + saved.as_secs_f64() * 1e6,
+            _ => !fused.plan.engine.compiles,
+        }
     }
 }
 
 impl Work {
+    /// With TF32 allowed or not in the plan, which concerns `f32` alone.
+    pub(super) fn new(convolution: Convolution, fusion: Fusion, ty: DType, tf32: bool) -> Work {
+        Work { convolution, fusion, ty, tf32: tf32 && ty == DType::F32 }
+    }
+
     /// All that it depends on, as a key of files.
     fn name(&self) -> String {
-        let Work { convolution, pass, ty, tf32 } = self;
+        let Work { convolution, fusion, ty, tf32 } = self;
         let Convolution { input, filters, kernel, geometry, groups } = convolution;
         format!(
             "{}, {}, {input:?}, kernel {kernel:?}, filters {filters}, stride {:?}, padding {:?}, dilation {:?}, groups {groups}",
-            Fusion::Plain(*pass).name(),
+            fusion.name(),
             if *tf32 { "tf32" } else { ty.name() },
             geometry.stride,
             geometry.padding,
@@ -71,7 +98,7 @@ impl Work {
     }
 
     fn planner(&self, library: &Arc<Cudnn>) -> Result<Planner, GpuError> {
-        library.planner(&self.convolution.graph(Fusion::Plain(self.pass), self.ty), Heuristics::Best)
+        library.planner(&self.convolution.graph(self.fusion, self.ty), Heuristics::Best)
     }
 
     /// Configurations of suitable engines that are worth a measurement, by number.
@@ -84,6 +111,14 @@ impl Work {
             !engine.compiles || compiled <= COMPILED
         });
         measured.take(MEASURED).collect()
+    }
+
+    /// The heuristics' first plan of a fusion whose engine is suitable and needs no compiler at run time.
+    fn precompiled(&self, library: &Arc<Cudnn>) -> Option<Plan> {
+        let planner = self.planner(library).ok()?;
+        let configurations = self.configurations(&planner).into_iter().filter(|(_, engine)| !engine.compiles);
+        let mut plans = configurations.filter_map(|(number, _)| planner.plan(number).ok());
+        plans.find(|plan| plan.workspace <= MOST_WORKSPACE)
     }
 
     /// The plan that was kept, if cuDNN still offers it.
@@ -105,10 +140,11 @@ struct Best {
 }
 
 impl Gpu {
-    /// Makes plans for those convolutions that have none yet. Nobody else may give work to the stream.
+    /// Makes plans for those convolutions that have none yet, and for fusions where there is an engine. Nobody else may give work to
+    /// the stream.
     ///
     /// # Errors
-    /// There is no engine for one of them, or the file of measurements cannot be read or written.
+    /// There is no engine for a plain convolution, or the file of measurements cannot be read or written.
     pub(super) fn choose_engines(&self, works: impl IntoIterator<Item = Work>) -> Result<(), GpuError> {
         let mut missing: Vec<Work> = Vec::new();
         {
@@ -124,11 +160,14 @@ impl Gpu {
         }
         missing.sort_by(|a, b| b.convolution.operations().total_cmp(&a.convolution.operations()));
         let library = self.convolutions()?;
-        let mut plans: HashMap<Work, Plan> = HashMap::new();
+        let mut plans: HashMap<Work, (Plan, f64)> = HashMap::new();
         if let Some(file) = &self.engines.file {
             let device = format!("{}, cuDNN {}", self.engines.device, library.version());
             let choices = Choices::read(file)?;
-            let kept = |work: &Work| work.kept(library, choices.get(&device, &work.name())?);
+            let kept = |work: &Work| {
+                let choice = choices.get(&device, &work.name())?;
+                Some((work.kept(library, choice)?, choice.microseconds))
+            };
             plans.extend(missing.iter().filter_map(|work| Some((*work, kept(work)?))));
             let unknown = missing.iter().copied().filter(|work| !plans.contains_key(work)).collect();
             let measured = self.measure(library, unknown);
@@ -140,14 +179,19 @@ impl Gpu {
             if !chosen.is_empty() {
                 Choices::add(file, &device, chosen)?;
             }
-            plans.extend(measured.into_iter().filter_map(|best| Some((best.work, best.fastest?.1))));
+            let fastest = |best: Best| best.fastest.map(|(choice, plan, _)| (best.work, (plan, choice.microseconds)));
+            plans.extend(measured.into_iter().filter_map(fastest));
         }
         for work in missing {
-            let plan = match plans.remove(&work) {
-                Some(plan) => plan,
-                None => library.suitable_plan(&work.convolution, work.pass, work.ty, work.tf32)?,
+            let (plan, microseconds) = match (plans.remove(&work), work.fusion) {
+                (Some((plan, microseconds)), _) => (Some(plan), Some(microseconds)),
+                (None, Fusion::Plain(pass)) => {
+                    (Some(library.suitable_plan(&work.convolution, pass, work.ty, work.tf32)?), None)
+                }
+                (None, _) => (work.precompiled(library), None),
             };
-            locked(&self.engines.plans).insert(work, Arc::new(plan));
+            let chosen = plan.map(|plan| Chosen { plan: Arc::new(plan), microseconds });
+            locked(&self.engines.plans).insert(work, chosen);
         }
         Ok(())
     }
@@ -178,7 +222,7 @@ impl Gpu {
             .filter(|(_, plan)| plan.workspace <= MOST_WORKSPACE)
             .collect();
         let Some(workspace) = plans.iter().map(|(_, plan)| plan.workspace).max() else { return Ok(()) };
-        let graph = best.work.convolution.graph(Fusion::Plain(best.work.pass), best.work.ty);
+        let graph = best.work.convolution.graph(best.work.fusion, best.work.ty);
         let tensors: Vec<_> = graph.in_memory().map(|id| graph.get(id)).collect();
         let sizes = || tensors.iter().map(|tensor| tensor.bytes().next_multiple_of(Arena::ALIGNMENT));
         let end: usize = sizes().sum();

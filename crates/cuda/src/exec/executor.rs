@@ -193,8 +193,12 @@ impl CudaExecutor {
         let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
         {
             let _order = gpu.lock();
-            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered, plan.tf32)))
-                .map_err(failed)?;
+            let steps = called.iter().flat_map(|lowered| {
+                let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
+                let fused = fused.map_or(&[][..], |fused| &fused.steps);
+                [&lowered.steps[..], fused]
+            });
+            gpu.choose_engines(steps.flat_map(|steps| convolutions_of(steps, plan.tf32))).map_err(failed)?;
         }
         let mut reports = Vec::new();
         let mut tables_end = 0;
@@ -212,7 +216,7 @@ impl CudaExecutor {
             let reporting: Vec<_> = calls.iter().map(|call| (call.call, call.report.is_some())).collect();
             let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
-                // A product cannot be kept from writing.
+                // A library cannot be kept from writing.
                 call.fused = false;
                 call.guarded = Some((call.guardable_kernels().map(Kernel::unless_halted).collect(), looks));
             }
@@ -223,7 +227,8 @@ impl CudaExecutor {
 
         let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
         let arena = allocate("the plan's arena", plan.arena_bytes)?;
-        let workspace = allocate("scratch memory of libraries", all().map(Planned::workspace).max().unwrap_or(0))?;
+        let workspace =
+            allocate("scratch memory of libraries", all().map(|one| one.workspace(gpu, plan.tf32)).max().unwrap_or(0))?;
         let tables = allocate("tables of groups", tables_end)?;
         let sent: Vec<(NodeId, usize, DType)> = all().filter_map(Planned::message).collect();
         let bytes = sent.iter().map(|(_, bytes, _)| bytes.next_multiple_of(plan.alignment)).sum();

@@ -54,7 +54,7 @@ pub struct CudaOptions {
     /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
     /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
     pub tuning: Option<PathBuf>,
-    /// Whether products leave biases and activations to kernels of their own.
+    /// Whether products and convolutions leave what follows them to kernels of their own.
     pub no_epilogues: bool,
 }
 
@@ -206,8 +206,7 @@ impl Device for CudaDevice {
             tf32_flops: self.properties.has_bf16.then_some(cycles * tensor_cores / 2.0),
             bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
             f16_flops: Some(cycles * tensor_cores),
-            // Both edges of the clock.
-            read_bytes: f64::from(info.memory_clock_khz) * 2e3 * f64::from(info.memory_bus_bits) / 8.0,
+            read_bytes: info.memory_bytes_per_s(),
         }
     }
 }

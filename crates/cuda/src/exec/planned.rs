@@ -6,16 +6,16 @@ use super::groups::Placed;
 use super::sums::Sums;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
 use crate::cublaslt::{Operands, Product};
-use crate::cudnn::Plan as CudnnPlan;
 use crate::driver::Block;
 use crate::error::GpuError;
 use crate::kgen::Kernel;
-use crate::lower::{Fused, KIND, Lowered, Place, Step, message_of};
+use crate::lower::{Fused, KIND, Lowered, Place, Step, launched_bytes, message_of};
 use bessemer_ir::plan::{KernelCall, Plan};
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, NodeId, Value};
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What of a call, or of several that are launched as one, is known before memory is given out.
 pub(super) struct Planned<'a> {
@@ -27,8 +27,6 @@ pub(super) struct Planned<'a> {
     together: Option<Placed>,
     /// Whether the better steps are taken, which the library has a way for.
     pub(super) fused: bool,
-    /// For each convolution among the steps, in order.
-    convolutions: Vec<Arc<CudnnPlan>>,
     /// Number of its report, where it has one.
     pub(super) report: Option<usize>,
     /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
@@ -42,17 +40,16 @@ pub(super) fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>,
     kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
-pub(super) fn convolutions_of(lowered: &Lowered, tf32: bool) -> impl Iterator<Item = Work> {
-    lowered.steps.iter().filter_map(move |step| match *step {
-        Step::Convolution { convolution, pass, ty, .. } => {
-            Some(Work { convolution, pass, ty, tf32: tf32 && ty == DType::F32 })
-        }
+pub(super) fn convolutions_of(steps: &[Step], tf32: bool) -> impl Iterator<Item = Work> {
+    steps.iter().filter_map(move |step| match *step {
+        Step::Convolution { convolution, fusion, ty, .. } => Some(Work::new(convolution, fusion, ty, tf32)),
         _ => None,
     })
 }
 
-/// Whether the library has a way for each of the products that do more than to multiply.
-fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
+/// Whether the library has a way for each of the products that do more than to multiply, and convolutions that do more are preferred to
+/// plain ones.
+fn offers(gpu: &Gpu, plan: &Plan, node: NodeId, lowered: &Lowered, fused: &Fused) -> Result<bool, GpuError> {
     for step in &fused.steps {
         if let Step::Product { product, epilogue, .. } = step {
             let product = Product { tf32: plan.tf32, ..*product };
@@ -61,7 +58,10 @@ fn offers(gpu: &Gpu, plan: &Plan, fused: &Fused) -> Result<bool, GpuError> {
             }
         }
     }
-    Ok(true)
+    let bytes = |steps| launched_bytes(&plan.graph, node, steps) as f64;
+    let saved = (bytes(&lowered.steps) - bytes(&fused.steps)).max(0.0) / gpu.context.info().memory_bytes_per_s();
+    let mut pairs = convolutions_of(&fused.steps, plan.tf32).zip(convolutions_of(&lowered.steps, plan.tf32));
+    Ok(pairs.all(|(fused, plain)| gpu.engines.prefers(&fused, &plain, Duration::from_secs_f64(saved))))
 }
 
 impl<'a> Planned<'a> {
@@ -74,9 +74,8 @@ impl<'a> Planned<'a> {
     ) -> Result<Planned<'a>, RunError> {
         let call = &calls[0];
         let lowered = lowered_of(plan, call)?;
-        let convolutions = convolutions_of(&lowered, plan.tf32).map(|work| gpu.engines.plan(&work)).collect();
         let fused = match &lowered.fused {
-            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, fused).map_err(failed)?,
+            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, call.node, &lowered, fused).map_err(failed)?,
             _ => false,
         };
         let limits = &lowered.index_limits;
@@ -85,7 +84,7 @@ impl<'a> Planned<'a> {
             reports.len() - 1
         });
         let nodes = calls.iter().map(|call| call.node).collect();
-        Ok(Planned { call, nodes, lowered, together, fused, convolutions, report, guarded: None })
+        Ok(Planned { call, nodes, lowered, together, fused, report, guarded: None })
     }
 
     fn steps(&self) -> &[Step] {
@@ -122,14 +121,15 @@ impl<'a> Planned<'a> {
     }
 
     /// Bytes that its calls of libraries need.
-    pub(super) fn workspace(&self) -> usize {
+    pub(super) fn workspace(&self, gpu: &Gpu, tf32: bool) -> usize {
         let has_products = self.steps().iter().any(|step| matches!(step, Step::Product { .. }));
         let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
-        self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
+        let convolutions = convolutions_of(self.steps(), tf32).map(|work| gpu.engines.plan(&work).workspace);
+        convolutions.max().unwrap_or(0).max(of_products)
     }
 
     pub(super) fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
-        let Planned { call, nodes, lowered, together, fused, convolutions, report, guarded } = self;
+        let Planned { call, nodes, lowered, together, fused, report, guarded } = self;
         let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let exchange = || &shared.exchanges[&message_of(&plan.graph, call.node)];
@@ -142,7 +142,6 @@ impl<'a> Planned<'a> {
             Place::Lost => Ok(gpu.sums.as_ref().map_or_else(|| shared.halt.clone(), Sums::lost)),
             Place::Halt => Ok(shared.halt.clone()),
         };
-        let mut convolutions = convolutions.into_iter();
         let own = together.map(|together| together.bind(shared, guarded.as_ref().map(|(kernels, _)| &kernels[..])));
         let (mut kernels, looks) = match guarded {
             Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
@@ -164,10 +163,10 @@ impl<'a> Planned<'a> {
                 let product = Product { tf32: plan.tf32, ..*product };
                 Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue.with(place)?, 1)?))
             }
-            Step::Convolution { x, w, y, .. } => {
-                let plan = convolutions.next().expect("a plan for each convolution");
-                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
-                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], workspace)?))
+            &Step::Convolution { convolution, fusion, ty, ref tensors } => {
+                let work = Work::new(convolution, fusion, ty, plan.tf32);
+                let blocks = tensors.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
+                Ok(BoundStep::Convolution(gpu.engines.plan(&work).bind_in_order(&blocks, workspace)?))
             }
             Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
             Step::Exchange { .. } => Ok(BoundStep::Exchange(exchange().clone())),

@@ -2,25 +2,12 @@
 //! gradient of GELU.
 
 use super::product::ProductTarget;
-use super::{Fused, Lowered, Place, Step, Unsupported, region};
+use super::{Fused, Lowered, Missed, Place, Step, Unsupported, region};
 use crate::cublaslt::{Activation, Epilogue, gelu_slope};
-use bessemer_ir::ops::Op;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
+use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, TensorType};
-
-/// Why a fusion on a product is not done in the same pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Missed {
-    #[error("no epilogue of cuDNN is used")]
-    Convolution,
-    #[error("cuBLASLt adds a bias to one product, not to a batch")]
-    Batch,
-    #[error("more results are kept than cuBLASLt gives")]
-    Outputs,
-    #[error("cuBLASLt has no such function")]
-    Function,
-}
 
 /// What the library does of a fusion.
 struct Found {
@@ -36,8 +23,7 @@ struct Found {
 ///
 /// # Errors
 /// Why there are none.
-pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<(Fused, usize), Missed> {
-    let Some(Op::Matmul(matmul)) = fusion.producer.as_deref() else { return Err(Missed::Convolution) };
+pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> Result<(Fused, usize), Missed> {
     let inputs = types[0].dtype;
     let of = matmul.geometry(&types[0].shape, &types[1].shape).map_err(|_| Missed::Function)?;
     if of.batch != 1 || (fusion.rows, fusion.cols) != (of.m, of.n) {
@@ -66,13 +52,16 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType]) -> Result<(Fused, us
     }
     let rest = region::behind(fusion, register, Some(result));
     // What is left of the fusion reads the result; the library gives all of one with a sum that is kept.
-    if !rest.outputs.is_empty() && !matches!(own_epilogue, Epilogue::GeluAuxBias { .. }) {
+    let has_rest = !rest.outputs.is_empty() && !matches!(own_epilogue, Epilogue::GeluAuxBias { .. });
+    if has_rest {
         let places = (own..types.len()).map(Place::Input).chain(to).collect::<Vec<_>>();
         let loads = types[own..].iter().map(|ty| ty.dtype).chain([output]).collect::<Vec<_>>();
         let others = region::others(fusion, Some(result));
         region::launch(&mut lowered, &rest, &loads, &places, &others).map_err(|_| Missed::Function)?;
     }
-    Ok((Fused { what, steps: lowered.steps }, lowered.scratch))
+    let apart = has_rest || matches!(own_epilogue, Epilogue::GeluGrad { .. });
+    let Lowered { steps, scratch, .. } = lowered;
+    Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart }, scratch))
 }
 
 /// A fusion on one matrix product of operands of type `inputs`.
@@ -180,7 +169,7 @@ impl Program<'_> {
                 return Some(Found { what, epilogue, result: gelu, register });
             }
             // What is left reads the sum as it was stored.
-            if self.reads_product_through(reg) {
+            if region::reads_product_through(self.fusion, reg) {
                 let epilogue = Epilogue::Bias { bias, activation: Activation::Nothing };
                 return Some(Found { what: "bias", epilogue, result, register: reg });
             }
@@ -213,19 +202,9 @@ impl Program<'_> {
             })
         };
         let mut found = full.filter(is_gradient);
-        let load = found.next().filter(|_| self.reads_product_through(reg))?;
+        let load = found.next().filter(|_| region::reads_product_through(self.fusion, reg))?;
         let epilogue = Epilogue::GeluGrad { aux: self.input(load) };
         Some(Found { what: "gradient of GELU", epilogue, result, register: reg })
-    }
-
-    /// Whether the outputs depend on the product through this register alone.
-    fn reads_product_through(&self, register: Reg) -> bool {
-        let mut depends = vec![false; self.fusion.program.len()];
-        for (number, instr) in self.fusion.program.iter().enumerate() {
-            let reads = *instr == Instr::Producer || instr.operands().any(|reg| depends[usize::from(reg)]);
-            depends[number] = reads && number != usize::from(register);
-        }
-        self.fusion.outputs.iter().all(|output| !depends[usize::from(output.reg())])
     }
 }
 

@@ -1,8 +1,10 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+mod algebra;
 pub(crate) mod attention;
 mod collective;
+mod conv;
 mod epilogue;
 mod groups;
 mod moves;
@@ -15,7 +17,7 @@ pub(crate) use collective::message_of;
 pub(crate) use groups::{Joint, Together, Unit, replaces_state, units, units_alone};
 
 use crate::cublaslt::{Epilogue, Product};
-use crate::cudnn::{Convolution, Pass};
+use crate::cudnn::{Convolution, Fusion as ConvolutionFusion};
 use crate::kernels::reduction::Reduction;
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
@@ -25,8 +27,7 @@ use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
 use bessemer_ir::rules::{ColumnRules, Rules};
-use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
-use epilogue::Missed;
+use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType, Value};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,8 +146,8 @@ pub(crate) enum Step {
     Launch { kernel: Kernel, operands: Vec<Place> },
     /// A product by cuBLASLt: its operands and its result, and what is done with it in the same pass.
     Product { product: Product, x: Place, w: Place, y: Place, epilogue: Epilogue<Place> },
-    /// A plain convolution by cuDNN: the tensors on the side of the input, of the weights and of the output.
-    Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
+    /// A convolution by cuDNN with what is done in its pass: the tensors that its graph has in memory, in the order of the graph.
+    Convolution { convolution: Convolution, fusion: ConvolutionFusion, ty: DType, tensors: Vec<Place> },
     /// Zeros.
     Zero(Place),
     /// The node's message is added to those of the other ranks, beside what follows.
@@ -155,23 +156,44 @@ pub(crate) enum Step {
     Await,
 }
 
+/// Why a fusion on a product is not done in the same pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Missed {
+    #[error("cuBLASLt adds a bias to one product, not to a batch")]
+    Batch,
+    #[error("more results are kept than cuBLASLt gives")]
+    Outputs,
+    #[error("cuBLASLt has no such function")]
+    Function,
+    #[error("with convolutions cuDNN fuses in 16 bits here")]
+    Type,
+    #[error("cuDNN fuses with no convolution that is padded or cut in memory")]
+    Geometry,
+    #[error("depthwise convolutions run by a kernel of their own")]
+    Depthwise,
+    #[error("cuDNN has no such graph of a convolution")]
+    Graph,
+    #[error("cuDNN has no engine for such a graph of this convolution")]
+    Engine,
+}
+
 /// Steps for a fusion on a product, in its pass.
 pub(crate) struct Fused {
+    /// The product.
+    product: &'static str,
     /// What is done in the product's pass.
     pub(crate) what: &'static str,
     pub(crate) steps: Vec<Step>,
+    /// Whether it is known without a device that the library has a way for them and that it is worth taking.
+    pub(crate) is_expected: bool,
+    /// Whether inputs of the node are read when the product has written some of its result, or all of it.
+    apart: bool,
 }
 
 impl Fused {
     /// Whether something of the node is left to kernels behind the product.
     fn has_rest(&self) -> bool {
-        !matches!(self.steps.last(), Some(Step::Product { .. }))
-    }
-
-    /// Whether inputs of the node are read when the product has written some of its result, or all of it.
-    fn reads_behind_result(&self) -> bool {
-        let is_gradient = |step: &Step| matches!(step, Step::Product { epilogue: Epilogue::GeluGrad { .. }, .. });
-        self.has_rest() || self.steps.iter().any(is_gradient)
+        !matches!(self.steps.last(), Some(Step::Product { .. } | Step::Convolution { .. }))
     }
 }
 
@@ -194,11 +216,11 @@ pub(crate) struct Lowered {
 
 impl LoweredKernel for Lowered {
     fn name(&self) -> String {
-        self.name_of(self.fused.is_some())
+        self.name_of(self.is_fused())
     }
 
     fn needs(&self) -> Needs {
-        let apart = self.fused.as_ref().is_some_and(Fused::reads_behind_result);
+        let apart = self.fused.as_ref().is_some_and(|fused| fused.apart);
         Needs { scratch: self.scratch, packed: None, apart }
     }
 }
@@ -208,12 +230,17 @@ impl Lowered {
         Lowered { name: name.to_owned(), ..Lowered::default() }
     }
 
+    /// Whether the better steps are there, and taken as far as is known without a device.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.fused.as_ref().is_some_and(|fused| fused.is_expected)
+    }
+
     /// In words what runs, with the better steps or without.
     pub(crate) fn name_of(&self, fused: bool) -> String {
         match &self.fused {
             Some(own) if fused => {
                 let rest = if own.has_rest() { ", then region" } else { "" };
-                format!("matmul by cuBLASLt with {}{rest}", own.what)
+                format!("{} with {}{rest}", own.product, own.what)
             }
             _ => self.name.clone(),
         }
@@ -277,6 +304,27 @@ impl Lowered {
         lowered.launch(kernel, (0..inputs).map(Place::Input).chain([Place::Output(0)]).collect::<Vec<_>>());
         lowered
     }
+}
+
+impl Place {
+    /// Bytes that lie there, of a node.
+    pub(crate) fn bytes(&self, graph: &Graph, id: NodeId) -> usize {
+        match *self {
+            Place::Input(input) => graph.ty(graph.node(id).inputs[input]).bytes(),
+            Place::Output(output) => graph.ty(Value { node: id, output: output as u32 }).bytes(),
+            Place::Scratch { bytes, .. } | Place::Message { bytes } => bytes,
+            Place::Report | Place::Lost | Place::Halt => 0,
+        }
+    }
+}
+
+/// Bytes that the launches among steps of a node read and write.
+pub(crate) fn launched_bytes(graph: &Graph, id: NodeId, steps: &[Step]) -> u64 {
+    let operands = steps.iter().filter_map(|step| match step {
+        Step::Launch { operands, .. } => Some(operands),
+        _ => None,
+    });
+    operands.flatten().map(|place| place.bytes(graph, id) as u64).sum()
 }
 
 /// The kernels that a plan for GPUs launches, each once, those of fusions that are launched together among them; without those of libraries.

@@ -2,7 +2,7 @@
 
 use super::{Lowered, Place, Step, Unsupported, region};
 use crate::cublaslt::{Epilogue, Product};
-use crate::cudnn::{Convolution, Geometry, Pass};
+use crate::cudnn::{Convolution, Fusion as ConvolutionFusion, Geometry, Pass};
 use crate::kernels::copies::first_items;
 use crate::kernels::depthwise::{Depthwise, Parts};
 use crate::kernels::reduction::reduce;
@@ -34,6 +34,9 @@ pub(super) enum ProductTarget {
     /// Rounded to the type of the operands, in this memory or in scratch memory.
     Rounded(Option<Place>),
 }
+
+/// What runs a convolution, in words.
+pub(super) const BY_CUDNN: &str = "convolution by cuDNN";
 
 /// From the axes of weights, `[KH, KW, C / groups, O]`, to those that cuDNN wants, and back.
 const TO_CUDNN: [usize; 4] = [3, 0, 1, 2];
@@ -139,42 +142,27 @@ impl Lowered {
         if let Some(depthwise) = Depthwise::new(of, ty) {
             return Ok(self.convolve_depthwise(pass, &depthwise, of, inputs, target));
         }
-        self.name = "convolution by cuDNN".to_owned();
+        self.name = BY_CUDNN.to_owned();
         let (place, of_type) = target.memory(ty);
         let wanted = place.map(|place| (place, of_type));
         let typed = |shape: Shape| TensorType::new(ty, shape);
-        let (x_type, w_type) = (typed(of.x_shape()), typed(of.w_shape()));
-        let is_even = conv.pad.iter().all(|[low, high]| low == high);
-        let low = conv.pad.map(|[low, _]| low);
-        let around = if is_even { [0; 2] } else { conv.pad.map(|[low, high]| low + high) };
-        let input = [of.batch, of.height.input + around[0], of.width.input + around[1], of.channels];
-        let geometry =
-            Geometry { stride: conv.stride, padding: if is_even { low } else { [0; 2] }, dilation: conv.dilation };
-        let kernel = [of.height.kernel, of.width.kernel];
-        let convolution = Convolution { input, filters: of.out_channels, kernel, geometry, groups: of.groups };
-        let krsc = typed(convolution.weights().into());
-        let padded = |this: &mut Lowered, x: Place| if is_even { x } else { this.padded(x, &x_type, input, low) };
+        let described = Described::new(conv, of);
+        let Described { convolution, low, is_even } = described;
         let (result, perm) = match pass {
             Pass::Forward => (typed(of.y_shape()), AS_IT_IS),
-            Pass::DataGradient => (typed(input.into()), AS_IT_IS),
-            Pass::WeightGradient => (krsc, FROM_CUDNN),
+            Pass::DataGradient => (typed(convolution.input.into()), AS_IT_IS),
+            Pass::WeightGradient => (typed(convolution.weights().into()), FROM_CUDNN),
         };
         let is_final = perm == AS_IT_IS && (is_even || pass != Pass::DataGradient);
         let at_once = wanted.filter(|(_, wanted)| is_final && *wanted == ty).map(|(place, _)| place);
         let made = at_once.unwrap_or_else(|| self.scratch(result.bytes()));
-        let [x, w, y] = match pass {
-            Pass::Forward => {
-                let x = padded(self, inputs[0]);
-                [x, self.permute(inputs[1], &w_type, &TO_CUDNN), made]
-            }
-            Pass::DataGradient => [made, self.permute(inputs[1], &w_type, &TO_CUDNN), inputs[0]],
-            Pass::WeightGradient => [padded(self, inputs[0]), made, inputs[1]],
-        };
-        self.steps.push(Step::Convolution { convolution, pass, ty, x, w, y });
+        let [a, b] = self.operands(pass, &described, of, ty, inputs);
+        let fusion = ConvolutionFusion::Plain(pass);
+        self.steps.push(Step::Convolution { convolution, fusion, ty, tensors: vec![a, b, made] });
         if is_final && (at_once.is_some() || wanted.is_none()) {
             return Ok((made, ty));
         }
-        let elements = if pass == Pass::DataGradient { x_type.shape.elements() } else { result.shape.elements() };
+        let elements = if pass == Pass::DataGradient { of.x_shape().elements() } else { result.shape.elements() };
         let (to, to_type) = wanted.unwrap_or_else(|| (self.scratch_of(ty, elements), ty));
         match pass {
             Pass::DataGradient if !is_even => {
@@ -220,6 +208,55 @@ impl Lowered {
             }
         }
         (result, to)
+    }
+
+    /// The operands of a pass in the order of its graph, as cuDNN wants them: weights with their axes in its order, an input with
+    /// uneven padding in memory.
+    pub(super) fn operands(
+        &mut self,
+        pass: Pass,
+        described: &Described,
+        of: &conv::Geometry,
+        ty: DType,
+        inputs: &[Place],
+    ) -> [Place; 2] {
+        let Described { convolution, low, is_even } = described;
+        let (x_type, w_type) = (TensorType::new(ty, of.x_shape()), TensorType::new(ty, of.w_shape()));
+        let padded = |this: &mut Lowered, x: Place| match is_even {
+            true => x,
+            false => this.padded(x, &x_type, convolution.input, *low),
+        };
+        match pass {
+            Pass::Forward => {
+                let x = padded(self, inputs[0]);
+                [x, self.permute(inputs[1], &w_type, &TO_CUDNN)]
+            }
+            Pass::DataGradient => [self.permute(inputs[1], &w_type, &TO_CUDNN), inputs[0]],
+            Pass::WeightGradient => [padded(self, inputs[0]), inputs[1]],
+        }
+    }
+}
+
+/// A convolution as cuDNN knows it.
+pub(super) struct Described {
+    pub(super) convolution: Convolution,
+    /// Zeros before the input, down and across.
+    low: [usize; 2],
+    /// Whether there are as many behind it; otherwise the input is the padded one.
+    pub(super) is_even: bool,
+}
+
+impl Described {
+    pub(super) fn new(conv: &Conv2d, of: &conv::Geometry) -> Described {
+        let is_even = conv.pad.iter().all(|[low, high]| low == high);
+        let low = conv.pad.map(|[low, _]| low);
+        let around = if is_even { [0; 2] } else { conv.pad.map(|[low, high]| low + high) };
+        let input = [of.batch, of.height.input + around[0], of.width.input + around[1], of.channels];
+        let geometry =
+            Geometry { stride: conv.stride, padding: if is_even { low } else { [0; 2] }, dilation: conv.dilation };
+        let kernel = [of.height.kernel, of.width.kernel];
+        let convolution = Convolution { input, filters: of.out_channels, kernel, geometry, groups: of.groups };
+        Described { convolution, low, is_even }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Fusions: generated kernels, behind the product that the fusion reads, if it reads one.
 
 use super::product::ProductTarget;
-use super::{Lowered, Place, Unsupported, epilogue};
+use super::{Lowered, Place, Unsupported, conv, epilogue};
 use crate::kgen::{self, Operand};
-use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
+use bessemer_ir::ops::{Op, Scalar};
 use bessemer_ir::{DType, TensorType};
+use std::collections::BTreeSet;
 
 /// Steps of a fusion.
 ///
@@ -19,13 +20,13 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
     let loads: Vec<DType> = types[own..].iter().map(|ty| ty.dtype).collect();
     match &fusion.producer {
         None => launch(&mut lowered, fusion, &loads, &inputs, &outputs)?,
-        Some(producer) => {
+        Some(own_producer) => {
             let ty = types[0].dtype;
             let is_rounded = rounds_product(fusion, ty);
             let stored = stored_product(fusion, if is_rounded { ty } else { DType::F32 });
             let place = stored.map(|index| outputs[fusion.node_output(index)]);
             let target = if is_rounded { ProductTarget::Rounded(place) } else { ProductTarget::F32(place) };
-            let (product, ty) = lowered.contract(producer, &types[..own], &inputs[..own], target)?;
+            let (product, ty) = lowered.contract(own_producer, &types[..own], &inputs[..own], target)?;
             let stored = stored.filter(|_| place == Some(product));
             let producer = fusion.program.iter().position(|instr| *instr == Instr::Producer).unwrap_or(0);
             let behind = behind(fusion, producer as Reg, stored);
@@ -36,7 +37,11 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
             let inputs: Vec<Place> = inputs[own..].iter().copied().chain([product]).collect();
             let loads: Vec<DType> = loads.into_iter().chain([ty]).collect();
             launch(&mut lowered, &behind, &loads, &inputs, &others(fusion, stored))?;
-            match epilogue::lower(fusion, types) {
+            let fused = match &**own_producer {
+                Op::Matmul(matmul) => epilogue::lower(fusion, matmul, types),
+                other => conv::lower(fusion, other, types),
+            };
+            match fused {
                 Ok((fused, scratch)) => {
                     lowered.scratch = lowered.scratch.max(scratch);
                     lowered.fused = Some(fused);
@@ -71,6 +76,16 @@ fn stored_product(fusion: &Fusion, ty: DType) -> Option<usize> {
         FusionOutput::Store { reg, ty: own } => own.dtype == ty && is_product(*reg),
         _ => false,
     })
+}
+
+/// Whether the outputs depend on the product through this register alone.
+pub(super) fn reads_product_through(fusion: &Fusion, register: Reg) -> bool {
+    let mut depends = vec![false; fusion.program.len()];
+    for (number, instr) in fusion.program.iter().enumerate() {
+        let reads = *instr == Instr::Producer || instr.operands().any(|reg| depends[usize::from(reg)]);
+        depends[number] = reads && number != usize::from(register);
+    }
+    fusion.outputs.iter().all(|output| !depends[usize::from(output.reg())])
 }
 
 /// Places of the node's outputs, but for those of the fusion's output `stored`.
@@ -114,6 +129,10 @@ pub(super) fn launch(
     inputs: &[Place],
     outputs: &[Place],
 ) -> Result<(), Unsupported> {
+    let (fusion, read) = read_alone(fusion);
+    let pick = |number: &usize| (types[*number], inputs[*number]);
+    let (types, inputs): (Vec<DType>, Vec<Place>) = read.iter().map(pick).unzip();
+    let (fusion, types, inputs) = (&fusion, &types[..], &inputs[..]);
     let launches = match kgen::fusion("region", fusion, types) {
         Ok(launches) => launches,
         Err(error) => match in_two(fusion) {
@@ -133,6 +152,34 @@ pub(super) fn launch(
         lowered.launch(one.kernel.named_by_content(), operands);
     }
     Ok(())
+}
+
+/// The fusion with those of its inputs alone that its outputs depend on, and their numbers.
+fn read_alone(fusion: &Fusion) -> (Fusion, Vec<usize>) {
+    let mut needed = vec![false; fusion.program.len()];
+    fusion.outputs.iter().for_each(|output| needed[usize::from(output.reg())] = true);
+    for (reg, instr) in fusion.program.iter().enumerate().rev() {
+        if needed[reg] {
+            instr.operands().for_each(|operand| needed[usize::from(operand)] = true);
+        }
+    }
+    let read_by = |(reg, instr): (usize, &Instr)| match *instr {
+        Instr::Load(input) | Instr::Random { step: input, .. } if needed[reg] => Some(usize::from(input)),
+        _ => None,
+    };
+    let read: BTreeSet<usize> = fusion.program.iter().enumerate().filter_map(read_by).collect();
+    let number = |input: u16| read.iter().position(|&one| one == usize::from(input)).map(|number| number as u16);
+    let renumbered = |instr: &Instr| match *instr {
+        Instr::Load(input) => number(input).map_or(Instr::Const(Scalar(0.0)), Instr::Load),
+        Instr::Random { seed, stream, step } => {
+            number(step).map_or(Instr::Const(Scalar(0.0)), |step| Instr::Random { seed, stream, step })
+        }
+        instr => instr,
+    };
+    let loads = read.iter().map(|&input| fusion.loads[input]).collect();
+    let program = fusion.program.iter().map(renumbered).collect();
+    let (producer, outputs) = (fusion.producer.clone(), fusion.outputs.clone());
+    (Fusion { producer, loads, program, outputs, ..*fusion }, read.into_iter().collect())
 }
 
 /// A fusion that reduces rows and sums over them too, as two: the first one reduces the rows, the second one reads that.

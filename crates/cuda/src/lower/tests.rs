@@ -2,7 +2,7 @@
 
 use super::region::rounds_product;
 use super::{CudaTarget, Lowered, Place, Step};
-use crate::cudnn::Pass;
+use crate::cudnn::{Fusion, Pass};
 use crate::kgen::Parameter;
 use bessemer_ir::DType;
 use bessemer_ir::passes::{CompileOptions, compile};
@@ -49,12 +49,10 @@ fn convolutions_stay_in_16_bits() {
                 let Some(kernel) = plan.kernels.of(id) else { continue };
                 let lowered = (&**kernel as &dyn Any).downcast_ref::<Lowered>().unwrap();
                 for step in &lowered.steps {
-                    let Step::Convolution { convolution, pass, ty, x, w, y } = step else { continue };
-                    let made = match pass {
-                        Pass::Forward => y,
-                        Pass::DataGradient => x,
-                        Pass::WeightGradient => w,
+                    let Step::Convolution { convolution, fusion: Fusion::Plain(pass), ty, tensors } = step else {
+                        continue;
                     };
+                    let made = tensors.last().unwrap();
                     let what = format!("{name}: {pass:?} of {convolution} in {ty}, {}", plan.graph.node(id).op);
                     assert_eq!(*ty, precision, "{what}");
                     let fusion = plan.graph.node(id).op.as_fusion();

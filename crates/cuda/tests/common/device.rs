@@ -7,7 +7,7 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::run::{Device, Executor};
-use bessemer_ir::{Graph, Role, TensorType, Value, philox};
+use bessemer_ir::{DType, Graph, Role, TensorType, Value, philox};
 use std::path::Path;
 
 /// Options of the first device of the mocks in this folder, whose steps are replayed unless it is `eager`; compiled kernels are kept
@@ -57,29 +57,49 @@ pub(crate) fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
 
+/// Elements of an output in `f64`.
+pub(crate) fn elements(executor: &dyn Executor, name: &str, ty: DType) -> Vec<f64> {
+    let number = |bytes: &[u8]| match ty {
+        DType::Bf16 => half::bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+        DType::F16 => half::f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+        _ => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
+    };
+    executor.output(name).unwrap().chunks_exact(ty.size()).map(number).collect()
+}
+
 /// Runs a graph of `f32` feeds of normal numbers, and compares its outputs with the reference, relative to the largest
 /// element. State is zero.
 pub(crate) fn agrees(gpu: &CudaDevice, graph: &Graph) {
     agrees_within(gpu, graph, 2e-5);
 }
 
-pub(crate) fn agrees_within(gpu: &CudaDevice, graph: &Graph, allowed: f64) {
+/// The same for another tolerance.
+pub(crate) fn agrees_within(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> Box<dyn Executor> {
     let mut executor = load(gpu, graph);
     let mut reference = Interpreter::new(graph);
     let feeds = graph.inputs().enumerate().filter(|(_, (_, input))| input.role == Role::Feed);
     for (stream, (_, input)) in feeds {
-        let elements = input.ty.shape.elements();
-        let numbers: Vec<f32> = (0..elements).map(|i| philox::normal(9, 0, stream as u32, i as u64)).collect();
+        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
         reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
         executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
     }
     reference.run();
     executor.run().unwrap();
-    for (name, _) in graph.outputs() {
-        let expected = &reference.output(name).data;
+    for (name, value) in graph.outputs() {
+        let (expected, actual) = (&reference.output(name).data, elements(&*executor, name, graph.dtype(*value)));
         let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
-        for (index, (x, &y)) in expected.iter().zip(executor.output_f32(name).unwrap()).enumerate() {
-            assert!((x - f64::from(y)).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
+        assert_eq!(actual.len(), expected.len());
+        for (index, (x, y)) in expected.iter().zip(&actual).enumerate() {
+            assert!((x - y).abs() <= allowed * largest, "{name}[{index}] is {y}, the reference has {x}");
         }
     }
+    executor
+}
+
+/// As [`agrees_within`]. The name of the first kernel that begins so.
+pub(crate) fn kernel_that_agrees(gpu: &CudaDevice, graph: &Graph, allowed: f64, beginning: &str) -> String {
+    let executor = agrees_within(gpu, graph, allowed);
+    let mut names = executor.kernels().into_iter().map(|kernel| kernel.name);
+    names.find(|name| name.starts_with(beginning)).unwrap()
 }

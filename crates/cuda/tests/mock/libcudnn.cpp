@@ -39,8 +39,9 @@ struct attribute {
 struct data {
     int kind;
     bool finalized = false;
-    // Of a configuration, and of its engine: how many are better.
+    // Of a configuration, and of its engine: how many are better, and whether the graph has several operations.
     int number = 0;
+    bool fuses = false;
     std::map<int, attribute> attributes;
     bool has(int name) const { return attributes.count(name); }
     template <class T> T get(int name, size_t index = 0) const {
@@ -223,11 +224,23 @@ struct run {
         return all;
     }
 
+    // Sums in f32, of each line, then of the lines: of results that are not rounded yet.
     void statistics(const part& op) {
         shape s(op->of(772));
         const numbers x = load(op->of(772));
-        store(op->of(773), sums(s, [&](int64_t i, int64_t) { return x[i]; }));
-        store(op->of(774), sums(s, [&](int64_t i, int64_t) { return x[i] * x[i]; }));
+        std::vector<float> line(2), all(2 * s.dims[1]);
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            float one = (float)x[s.at(n, c, h, w)];
+            line[0] += one, line[1] += one * one;
+            if (w + 1 < s.dims[3]) return;
+            all[2 * c] += line[0], all[2 * c + 1] += line[1];
+            line = {0, 0};
+        });
+        for (int square = 0; square < 2; ++square) {
+            numbers of(s.dims[1]);
+            for (int64_t c = 0; c < s.dims[1]; ++c) of[c] = all[2 * c + square];
+            store(op->of(773 + square), of);
+        }
     }
 
     // Batch norm from its definition: with moments of its own, or with those that are given.
@@ -299,11 +312,14 @@ int finalize(const part& p) {
     if (p->kind == DEVICE && !p->has(2702) && !p->has(2701)) return refuse(BAD_PARAM, "neither handle nor json");
     if (p->kind == HEUR) {
         // As the library: what it has no engine for has no result, and that is no error.
+        // Setting `no_fusions` leaves graphs of several operations without engines.
         attribute results{DESCRIPTOR, {}, {}};
-        for (int number = 0; number < 2; ++number) {
+        bool fuses = p->of(201)->attributes[801].parts.size() > 1;
+        for (int number = 0; number < (fuses && mock.numbers["no_fusions"] ? 0 : 2); ++number) {
             part result = std::make_shared<data>(data{CONFIG, true});
             result->attributes[GRAPH_OF] = attribute{DESCRIPTOR, {}, {p->of(201)}};
             result->number = number;
+            result->fuses = fuses;
             results.parts.push_back(result);
         }
         p->attributes[202] = results;
@@ -417,12 +433,17 @@ int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, in
     if (kind == CONFIG && name == 300 && type == DESCRIPTOR) {
         part engine = std::make_shared<data>(data{ENGINE});
         engine->number = d->p->number;
+        engine->fuses = d->p->fuses;
         if (room > 0) (*(descriptor**)to)->p = engine;
         *count = 1;
         return SUCCESS;
     }
     if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7 + d->p->number; return give(&number, 1); }
-    if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
+    // Setting `compiles` makes engines compile, `fusions_compile` those of graphs of several operations.
+    if (kind == ENGINE && name == 1305 && type == NOTE) {
+        int note = 0;
+        return give(&note, mock.numbers["compiles"] || (d->p->fuses && mock.numbers["fusions_compile"]));
+    }
     if (kind == ENGINE && name == 1303 && type == NUMERICS) {
         int note = numerical_note(d->p->number);
         return give(&note, note >= 0);
@@ -448,10 +469,12 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
     part made = plan->p, bound = pack->p;
     bool is_first = made->of(401)->number == 0;
-    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail.
+    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail; `slow_fusions` and `slow_plain` make
+    // graphs of several operations wait, and those of one.
     if (is_first && mock.numbers["fails_first"]) return refuse(EXECUTION_FAILED, "the first engine fails");
     bool rounds = numerical_note(made->of(401)->number) == TENSOR_CORES;
-    bool is_slow = is_first && mock.numbers["slow_first"];
+    bool fuses = made->of(401)->fuses;
+    bool is_slow = (is_first && mock.numbers["slow_first"]) || mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     return give(h->stream, [=] {
         if (is_slow) usleep(3000);
         return execute(made, bound, rounds);
