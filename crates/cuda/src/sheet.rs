@@ -490,7 +490,9 @@ fn has_copies(node: &Node<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::CudaTarget;
+    use bessemer_ir::ops::conv::Conv2d;
     use bessemer_ir::ops::matmul::Matmul;
+    use bessemer_ir::ops::reduce::MeanVar;
     use bessemer_ir::passes::{CompileOptions, compile};
     use bessemer_ir::{Role, TensorType};
 
@@ -559,6 +561,56 @@ mod tests {
             let prediction = "h200".parse::<Sheet>().unwrap().predict(&plan, 1);
             assert_eq!(prediction.fused, [FusedProducts { what: "bias", nodes: 1 }]);
             assert_eq!((prediction.all.launches, &prediction.plain[..]), (launches, &[][..]), "{dtype}");
+        }
+    }
+
+    /// A convolution of 16 bits with moments of its result, or with a bias.
+    fn convolution(dtype: DType, moments: bool) -> Prediction {
+        let mut g = Graph::new();
+        let x = g.input("x", Role::Feed, TensorType::new(dtype, [8, 28, 28, 64])).unwrap();
+        let w = g.input("w", Role::Feed, TensorType::new(dtype, [3, 3, 64, 32])).unwrap();
+        let y = g.push1(Conv2d::new([1, 1], [[1, 1], [1, 1]]), &[x, w]).unwrap();
+        if moments {
+            let y = g.cast(y, dtype).unwrap();
+            g.output("y", y);
+            let wide = g.cast(y, DType::F32).unwrap();
+            let moments = g.push(Op::from(MeanVar { axes: vec![0, 1, 2] }), &[wide]).unwrap();
+            g.output("mean", moments[0]);
+            g.output("variance", moments[1]);
+        } else {
+            let bias = g.input("bias", Role::Feed, TensorType::f32([32])).unwrap();
+            let y = g.add(y, bias).unwrap();
+            let y = g.cast(y, dtype).unwrap();
+            g.output("y", y);
+        }
+        let plan = compile(&g, &CudaTarget, &CompileOptions::default()).unwrap();
+        "h200".parse::<Sheet>().unwrap().predict(&plan, 1)
+    }
+
+    /// Statistics that are known to have an engine move no more than the convolution, its sums, and what is made of them. What may be
+    /// fused is predicted in its plain form, and listed.
+    #[test]
+    fn what_convolutions_do_in_their_pass_is_predicted_where_an_engine_is_known() {
+        let (x, w, y) = (8 * 28 * 28 * 64 * 2, 3 * 3 * 64 * 32 * 2, 8 * 28 * 28 * 32 * 2);
+        let bytes = |prediction: &Prediction, name: &str| {
+            prediction.families.iter().find(|(known, _)| *known == name).map_or(0, |(_, family)| family.bytes)
+        };
+        let fused = convolution(DType::F16, true);
+        assert_eq!(fused.fused, [FusedProducts { what: "statistics", nodes: 1 }]);
+        assert_eq!(bytes(&fused, "convolutions"), x + w + y + 2 * 32 * 4);
+        assert_eq!(bytes(&fused, "fusions"), 4 * 32 * 4);
+        assert!(fused.plain.iter().all(|plain| plain.reason.starts_with("weights")), "{:?}", fused.plain);
+        for (dtype, moments, what) in
+            [(DType::Bf16, true, "statistics"), (DType::F16, false, "shift"), (DType::F32, false, "")]
+        {
+            let plain = convolution(dtype, moments);
+            assert_eq!((&plain.fused[..], plain.plain.len()), (&[][..], 2), "{dtype}");
+            assert!(bytes(&plain, "fusions") > y, "{dtype}");
+            let reason = match dtype {
+                DType::F32 => "with convolutions cuDNN fuses in 16 bits here".to_owned(),
+                _ => format!("{what}, if cuDNN compiles an engine that is measured to be faster"),
+            };
+            assert_eq!(plain.plain[0].reason, format!("product to memory, then its fusion: {reason}"));
         }
     }
 

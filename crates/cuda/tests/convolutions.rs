@@ -8,9 +8,10 @@ use bessemer_cuda::{CudaDevice, CudaOptions};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, same_padding};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::MeanVar;
-use bessemer_ir::{DType, Graph, Op, Value};
+use bessemer_ir::run::{Device, Executor, HALT, StateBinding, StateLayout, read_f32};
+use bessemer_ir::{DType, Graph, Op, Role, TensorType, Value, philox};
 use common::{Knobs, mock_or_skip};
-use device::{f32s, gpu, kernel_that_agrees, options};
+use device::{bytes, elements, f32s, gpu, kernel_that_agrees, load, options, plan};
 use std::path::Path;
 
 /// Types of 16 bits with what results may differ from the reference, of the largest element: some roundings.
@@ -343,6 +344,103 @@ fn with_statistics() -> Graph {
     keep(&mut g, "y", y);
     moments(&mut g, wide);
     g
+}
+
+/// Images of the next convolution.
+const FAR: [usize; 4] = [4, 32, 32, 16];
+
+/// A convolution of 1 x 1 with its moments.
+fn far_from_zero() -> Graph {
+    let mut g = Graph::new();
+    let (x, w) = (typed(&mut g, "x", &FAR, DType::F16), typed(&mut g, "w", &[1, 1, 16, 8], DType::F16));
+    let y = g.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, w]).unwrap();
+    let y = g.cast(y, DType::F16).unwrap();
+    let wide = g.cast(y, DType::F32).unwrap();
+    keep(&mut g, "y", y);
+    moments(&mut g, wide);
+    g
+}
+
+/// Largest errors of means, of the deviation, and of variances, of the variance, against those of the rounded results in `f64`, and of the
+/// variances' reciprocal roots, of themselves.
+fn errors_of_moments(gpu: &CudaDevice, mean: f32) -> [f64; 3] {
+    let mut executor = load(gpu, &far_from_zero());
+    let draw = |stream: u32, i: usize| philox::normal(21, 0, stream, i as u64);
+    // The first channel is 1 everywhere, and its weights are the mean.
+    let x: Vec<f32> = (0..FAR.iter().product()).map(|i| if i % 16 == 0 { 1.0 } else { draw(0, i) }).collect();
+    let w: Vec<f32> = (0..16 * 8).map(|i| if i < 8 { mean } else { draw(1, i) / 15f32.sqrt() }).collect();
+    executor.feed(&[("x", &bytes(&x)), ("w", &bytes(&w))]).unwrap();
+    executor.run().unwrap();
+    let y = elements(&*executor, "y", DType::F16);
+    let [means, variances] = ["mean", "variance"].map(|name| elements(&*executor, name, DType::F32));
+    let mut worst = [0.0f64; 3];
+    for column in 0..8 {
+        let rows: Vec<f64> = y.iter().skip(column).step_by(8).copied().collect();
+        let mean = rows.iter().sum::<f64>() / rows.len() as f64;
+        let variance = rows.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / rows.len() as f64;
+        let errors = [
+            (means[column] - mean).abs() / variance.sqrt(),
+            (variances[column] / variance - 1.0).abs(),
+            ((variance / variances[column]).sqrt() - 1.0).abs(),
+        ];
+        worst.iter_mut().zip(errors).for_each(|(worst, error)| *worst = worst.max(error));
+    }
+    worst
+}
+
+/// Sums of squares lose digits where the mean is far from 0; moments that are merged do not.
+#[test]
+fn statistics_of_sums_lose_digits_where_means_are_far_from_0() {
+    let Some(folder) = mock_or_skip("statistics_of_sums_lose_digits_where_means_are_far_from_0") else { return };
+    let off = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
+    let fused = gpu(folder);
+    for (mean, allowed) in [(0.0, 2e-5), (1.0, 3e-5), (3.0, 6e-5), (10.0, 3e-4), (30.0, 2e-3)] {
+        let [by_sums, merged] = [&fused, &off].map(|gpu| errors_of_moments(gpu, mean));
+        let shown = |errors: [f64; 3]| errors.map(|error| format!("{error:.1e}")).join(", ");
+        let both = format!("mean {mean}: by sums {}; merged {}", shown(by_sums), shown(merged));
+        println!("{both}");
+        assert!(merged.iter().all(|error| *error <= 1e-6 * f64::from(1.0 + mean)), "{both}");
+        assert!(by_sums.iter().all(|error| *error <= allowed), "{both}");
+    }
+}
+
+/// A library cannot be kept from replacing state: a mean that becomes state is taken by kernels, which a halt keeps from writing.
+#[test]
+fn convolutions_that_replace_state_are_plain() {
+    let Some(folder) = mock_or_skip("convolutions_that_replace_state_are_plain") else { return };
+    for (halts, name) in [(true, PLAIN), (false, "convolution by cuDNN with statistics, then region")] {
+        let mut g = with_statistics();
+        let state = g.input("state", Role::State, TensorType::f32([16])).unwrap();
+        let mean = g.outputs().iter().find(|(name, _)| name == "mean").unwrap().1;
+        g.update(state, mean).unwrap();
+        if halts {
+            let halt = f32s(&mut g, HALT, &[]);
+            let halt = g.mul_scalar(halt, 1.0).unwrap();
+            keep(&mut g, HALT, halt);
+        }
+        let gpu = gpu(folder);
+        let plan = plan(&g);
+        let store = gpu.new_state(StateLayout::of_plan(&plan)).unwrap();
+        let mut executor = gpu.load(plan, &store, &StateBinding::default()).unwrap();
+        assert!(executor.kernels().iter().any(|kernel| kernel.name == name), "{:?}", executor.kernels());
+        let w: Vec<f32> = (0..9 * 8 * 16).map(|i| philox::normal(3, 0, 1, i)).collect();
+        let submit = |executor: &mut dyn Executor, number: f32, halt: f32| {
+            executor.feed(&[("x", &bytes(&vec![number; 2 * 6 * 5 * 8])), ("w", &bytes(&w))]).unwrap();
+            if halts {
+                executor.feed(&[(HALT, &bytes(&[halt]))]).unwrap();
+            }
+            executor.submit().unwrap()
+        };
+        let first = submit(&mut *executor, 1.0, 1.0);
+        let second = submit(&mut *executor, -2.0, 0.0);
+        executor.collect(first).unwrap();
+        let mean = read_f32(&*store, "state").unwrap();
+        assert_eq!(executor.collect(second).is_ok(), !halts);
+        let third = submit(&mut *executor, if halts { 1.0 } else { -2.0 }, 0.0);
+        executor.collect(third).unwrap();
+        assert_eq!(read_f32(&*store, "state").unwrap(), mean, "halts {halts}");
+        assert!(mean.iter().any(|x| x.abs() > 0.1), "{mean:?}");
+    }
 }
 
 /// What is fused is taken if it was measured to be as fast as the plain convolution and the bytes that kernels behind it move; where

@@ -7,8 +7,11 @@ mod device;
 mod everything;
 
 use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::reduce::MeanVar;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Device, RunError, StateBinding, StateLayout};
+use bessemer_ir::{DType, Graph, Op};
 use common::{Knobs, mock_or_skip};
 use device::options;
 use everything::{everything, normal, submit};
@@ -26,10 +29,25 @@ struct Way {
 
 const PHASES: [&str; 5] = ["building", "the first step", "steady steps", "collecting", "releasing"];
 
+/// A bit of everything, and a convolution of 16 bits with statistics in its pass.
+fn graph() -> Graph {
+    let mut g = everything();
+    let input = |g: &Graph, name: &str| g.inputs().find(|(_, input)| input.name == name).unwrap().0;
+    let [x, w] = ["x", "w"].map(|name| input(&g, name)).map(|value| g.cast(value, DType::F16).unwrap());
+    let y = g.push1(Op::from(Conv2d::new([1, 1], [[1, 1], [1, 1]])), &[x, w]).unwrap();
+    let y = g.cast(y, DType::F16).unwrap();
+    let wide = g.cast(y, DType::F32).unwrap();
+    let moments = g.push(Op::from(MeanVar { axes: vec![0, 1, 2] }), &[wide]).unwrap();
+    for (name, value) in [("y", y), ("mean", moments[0]), ("variance", moments[1])] {
+        g.output(name, value);
+    }
+    g
+}
+
 /// Loads it, runs four steps of which three are in flight together, and reads what came of them. `at` is called at the end of
 /// each phase.
 fn live(gpu: &CudaDevice, at: &mut dyn FnMut()) -> Result<(), RunError> {
-    let plan = compile(&everything(), &CudaTarget, &CompileOptions::default()).unwrap();
+    let plan = compile(&graph(), &CudaTarget, &CompileOptions::default()).unwrap();
     let state = gpu.new_state(StateLayout::of_plan(&plan))?;
     state.write("v", &normal(320, 0))?;
     let mut snapshot = Arc::clone(&state).snapshot(&[0])?;

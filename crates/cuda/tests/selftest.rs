@@ -29,10 +29,10 @@ fn everything_passes_and_is_released() {
     assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 15));
     let figures = |name: &str| &test.steps.iter().find(|step| step.name == name).unwrap().figures;
     // Two for each fusion and norm in each of three types; four for each fusion that is timed.
-    assert_eq!(figures("cuDNN: what it computes").len(), 96);
+    assert_eq!(figures("cuDNN: what it computes").len(), 132);
     let mut plans = figures("cuDNN: what it computes").iter().filter(|figure| figure.name.starts_with("plans: "));
     assert!(plans.all(|figure| figure.value > 0.0));
-    assert_eq!(figures("cuDNN: speed").len(), 48);
+    assert_eq!(figures("cuDNN: speed").len(), 72);
     assert_eq!(test.steps.iter().filter(|step| step.name.starts_with("executor: a step of ")).count(), 6);
     assert_eq!(test.cudnn_description.as_deref(), Some("{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}"));
     assert_eq!((knobs.ledger(), knobs.get("damaged")), (vec![], 0));

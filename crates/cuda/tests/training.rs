@@ -51,18 +51,23 @@ fn descent() -> Optimizer {
 }
 
 /// Sums that differ in their last digit are now and then rounded to different neighbours, of which `f16` has 11 binary places, and
-/// elements near zero then pass a ReLU or not, with all of their gradient.
+/// elements near zero then pass a ReLU or not, with all of their gradient. In the pass of a convolution results are not rounded before sums
+/// are taken and residuals added: the norm of the gradient then differs by 5e-3 in the third step, and by 7e-3 on the CPU alone where
+/// parameters begin larger by 2.4e-7 of themselves.
 #[test]
 fn steps_of_a_resnet_in_16_bits() {
-    let run = Run {
-        precision: DType::F16,
-        of_scalars: 2e-3,
-        of_later_scalars: 2e-3,
-        of_state: 2e-3,
-        of_gradients: Some(3.0),
-        ..Run::DEFAULT
-    };
-    compare("steps_of_a_resnet_in_16_bits", &resnet(), &run, &pictures);
+    for (no_epilogues, of_scalars) in [(true, 2e-3), (false, 1e-2)] {
+        let run = Run {
+            precision: DType::F16,
+            of_scalars,
+            of_later_scalars: of_scalars,
+            of_state: 2e-3,
+            of_gradients: Some(3.0),
+            no_epilogues,
+            ..Run::DEFAULT
+        };
+        compare("steps_of_a_resnet_in_16_bits", &resnet(), &run, &pictures);
+    }
 }
 
 /// Layers as wide as those of the size, with fewer words, whose products get further columns.
@@ -226,7 +231,7 @@ fn regions_alike_are_launched_as_one() {
     let test = "regions_alike_are_launched_as_one";
     let cases: [(Model, DType, Feed<'_>, [i64; 2]); 4] = [
         (resnet(), DType::F32, &pictures, [398, 273]),
-        (resnet(), DType::Bf16, &pictures, [413, 277]),
+        (resnet(), DType::Bf16, &pictures, [394, 258]),
         (bert(2), DType::F32, &sequences, [352, 168]),
         (bert(2), DType::Bf16, &sequences, [359, 160]),
     ];

@@ -216,6 +216,7 @@ fn dotted(version: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cudnn::Support;
 
     #[test]
     fn a_page_says_what_is_supported_and_that_nothing_was_measured() {
@@ -251,6 +252,29 @@ mod tests {
             assert!(page.lines().any(|other| other == line), "{line}\n{page}");
         }
         assert!(page.contains("No figure here was measured on a GPU.") && page.contains("\n    ask\n"));
+    }
+
+    /// What is known without a device is what the tables of both devices say of every graph of every shape in every type.
+    #[test]
+    fn what_is_known_of_engines_is_what_the_tables_say() {
+        let shapes = [resnet50(256), detection(16)].concat();
+        for device in ["h200", "a100"] {
+            let file = format!("{}/../../docs/reports/gpu/cudnn-support-{device}.json", env!("CARGO_MANIFEST_DIR"));
+            let table: Table = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+            for row in &table.rows {
+                let of = shapes.iter().find(|of| of.to_string() == row.shape).unwrap();
+                let fusion = Fusion::ALL.into_iter().find(|fusion| fusion.name() == row.graph).unwrap();
+                let ty = TYPES.into_iter().find(|ty| ty.to_string() == row.ty).unwrap();
+                let is_right = match fusion.support(of, ty) {
+                    // Some plain weight gradients in bf16 need a compiler; they run by any engine.
+                    Support::Precompiled if matches!(fusion, Fusion::Plain(_)) => row.planned > 0,
+                    Support::Precompiled => row.precompiled > 0,
+                    Support::Missing => row.planned == 0,
+                    Support::Uncertain => true,
+                };
+                assert!(is_right, "{device}: {row:?}");
+            }
+        }
     }
 
     #[test]

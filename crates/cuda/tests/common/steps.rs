@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
 use super::common::{Knobs, mock_or_skip};
-use super::device::open;
+use super::device::{open, options};
 use bessemer_cpu::{CpuDevice, CpuOptions};
-use bessemer_cuda::CudaTarget;
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
@@ -155,6 +155,8 @@ pub(crate) struct Run {
     /// what the CPU differs by from itself where parameters begin larger by [`NUDGE`] of themselves, and at least 4e-3.
     pub(crate) of_gradients: Option<f32>,
     pub(crate) trouble: Trouble,
+    /// Whether products and convolutions leave what follows them to kernels.
+    pub(crate) no_epilogues: bool,
     /// By which share of themselves initial parameters are larger.
     pub(crate) nudge: f32,
 }
@@ -172,6 +174,7 @@ impl Run {
         of_state: 1e-5,
         of_gradients: None,
         trouble: Trouble::Nothing,
+        no_epilogues: false,
         nudge: 0.0,
     };
 }
@@ -368,7 +371,7 @@ impl Worst {
 pub(crate) fn on_gpu(test: &str, model: &Model, run: &Run, feed: Feed<'_>) -> Option<Outcome> {
     let folder = mock_or_skip(test)?;
     let train = |eager| {
-        let gpu = open(folder, eager).unwrap();
+        let gpu = CudaDevice::open(&CudaOptions { no_epilogues: run.no_epilogues, ..options(folder, eager) }).unwrap();
         let outcome = train(&gpu, gpu.target(), model, run, feed);
         assert_eq!(gpu.memory(), [], "{test}: memory is released");
         outcome
