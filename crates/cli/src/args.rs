@@ -94,7 +94,8 @@ pub(crate) struct Common {
     /// keeps the fastest ones in the cache; FILE keeps them there; off takes the library's first proposals
     #[arg(long, global = true, value_name = "on|off|FILE", default_value = "on")]
     pub tuning: String,
-    /// On a GPU, add biases to products and take activations of them by kernels of their own, not in the product's pass
+    /// On a GPU, leave what follows products and convolutions (biases, activations, statistics and gradients of norms) to kernels of
+    /// their own, instead of doing it in the library's pass
     #[arg(long, global = true)]
     pub no_epilogues: bool,
     /// On a GPU, launch the kernels of every step one by one instead of replaying the step as it was recorded

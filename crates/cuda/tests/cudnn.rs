@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_cuda::GpuError;
 use bessemer_cuda::cudnn::support::Row;
-use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceDescription, Fusion, Heuristics, Pass};
+use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceDescription, Fusion, Heuristics, Pass, Support};
 use bessemer_cuda::driver::{Block, Context, Driver};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_ir::DType;
@@ -221,6 +221,12 @@ fn the_real_library_supports_what_is_fused() {
         }
         let one = Convolution::same([32, 28, 28, 512], 128, 1, 1);
         assert_eq!(ask(&one, Fusion::ResidualNormDataGradient, DType::F16).precompiled, 1);
+        // Engines of what else is fused compile.
+        let compiled = Fusion::ALL.into_iter().filter(|fusion| fusion.support(&of, DType::F16) == Support::Uncertain);
+        for fusion in compiled.filter(|_| mock_folder().is_some()) {
+            let row = ask(&of, fusion, DType::F16);
+            assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
+        }
         // All engines of norms compile.
         for norm in BatchNorm::ALL.into_iter().filter(|_| mock_folder().is_some()) {
             let graph = norm.graph([32, 28, 28, 128], DType::Bf16);

@@ -251,7 +251,7 @@ pub struct DeviceOptions {
     /// How a GPU's convolutions get their engines.
     #[serde(default)]
     pub tuning: Tuning,
-    /// Whether a GPU's products leave biases and activations to kernels of their own.
+    /// Whether a GPU's products and convolutions leave what follows them to kernels of their own.
     #[serde(default)]
     pub no_epilogues: bool,
     /// Whether a GPU is given steps launch by launch, instead of as they were recorded.
