@@ -9,7 +9,7 @@ use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, same_padding};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::MeanVar;
 use bessemer_ir::run::{Device, Executor, HALT, StateBinding, StateLayout, read_f32};
-use bessemer_ir::{DType, Graph, Op, Role, TensorType, Value, philox};
+use bessemer_ir::{DType, Graph, NodeId, Op, Role, TensorType, Value, philox};
 use common::{Knobs, mock_or_skip};
 use device::{bytes, elements, f32s, gpu, kernel_that_agrees, load, options, plan};
 use std::path::Path;
@@ -221,6 +221,13 @@ fn shifts_residuals_and_activations_are_done_in_the_pass_of_a_convolution() {
         let y = g.add(wide, bias).unwrap();
         rounded(&mut g, "y", y, ty);
         assert_eq!(convolution_of(&ways.fused, &g, allowed), PLAIN, "a bias for each image, {ty}");
+        let mut g = Graph::new();
+        let [_, wide] = convolved(&mut g, ty, EVEN);
+        let y = biased(&mut g, wide);
+        let gate = g.unary(UnaryKind::Sigmoid, y).unwrap();
+        let y = g.mul(gate, wide).unwrap();
+        rounded(&mut g, "y", y, ty);
+        assert_eq!(convolution_of(&ways.fused, &g, allowed), PLAIN, "a gate of something else, {ty}");
     }
 }
 
@@ -296,7 +303,8 @@ fn gradients_of_norms_are_taken_in_the_pass_of_a_convolution() {
     assert_eq!(convolution_of(&ways.fused, &graph, 3e-2), PLAIN, "bf16");
 }
 
-/// The gradient of ReLU of a tensor in memory, a residual, and both, with what is left to a kernel behind.
+/// The gradient of ReLU of a tensor in memory, a residual, and both, with what is left to a kernel behind. The result lies where none of
+/// what is read lies.
 #[test]
 fn gradients_of_relu_and_residuals_are_taken_in_the_pass_of_a_convolution() {
     let test = "gradients_of_relu_and_residuals_are_taken_in_the_pass_of_a_convolution";
@@ -333,6 +341,13 @@ fn gradients_of_relu_and_residuals_are_taken_in_the_pass_of_a_convolution() {
                 let rest = if summed { ", then region" } else { "" };
                 let expected = format!("convolution by cuDNN with {what}{rest}");
                 ways.check(&format!("{what}, summed {summed}, {ty}"), &g, allowed, &expected);
+                let plan = plan(&g);
+                let has_product =
+                    |id: &NodeId| plan.graph.node(*id).op.as_fusion().is_some_and(|f| f.producer.is_some());
+                let node = plan.graph.ids().find(has_product).unwrap();
+                let result = plan.location(Value { node, output: 0 });
+                let inputs = &plan.graph.node(node).inputs;
+                assert!(inputs.iter().all(|&input| plan.location(input) != result), "{what}, summed {summed}, {ty}");
             }
         }
     }
