@@ -46,10 +46,12 @@ fn training_is_measured_over_a_link_of_a_known_speed() {
         assert_eq!(two["options"].get("overlap"), (overlap == "off").then_some(&Value::from(false)));
         let hosts = two["scaling"]["together"]["slowest"]["host"].as_str().unwrap();
         assert!(hosts.starts_with("bessemer") && (hosts.ends_with("n0") || hosts.ends_with("n1")), "{hosts}");
-        // 17.5 MB of gradients take 0.7 s at 200 Mbit/s, by a link as it was measured.
+        // 17.5 MB of gradients take 0.7 s at 200 Mbit/s, by a link as it was measured. A slow processor sends most of them beside its
+        // backward pass, where it may.
         let simulated = two["scaling"]["simulated"]["exposed_ms"].as_f64().unwrap();
         let measured = two["scaling"]["together"]["exposed_ms"].as_f64().unwrap();
-        assert!(simulated > 400.0 && measured > 400.0, "{simulated} ms simulated, {measured} ms");
+        let is_exposed = measured > 400.0 || overlap == "on";
+        assert!(simulated > 400.0 && is_exposed, "{simulated} ms simulated, {measured} ms");
     }
     let report = bessemer(folder.path(), "report links").ok().out;
     for title in ["1 threads a rank, on 200mbit", "1 threads a rank, without overlap, on 200mbit"] {
