@@ -99,14 +99,14 @@ impl Together {
         let mut session = TrainSession::new(&*task, recipe, task.batches_per_epoch(), &compute, &Group::alone())?;
         session.initialise()?;
         let mut batches = task.training_batches(BatchRange::epochs(u32::MAX))?;
-        let (mut updates, mut waited, mut start) = (0, Duration::ZERO, None);
+        let (mut steps, mut waited, mut start) = (0, Duration::ZERO, None);
         loop {
             if stop.is_raised() {
                 return Err(TrainError::Interrupted { step: 0, checkpoint: None });
             }
             let asked = Instant::now();
             // There is `None` once between two epochs.
-            let Some(batch) = batches.next(updates) else { continue };
+            let Some(batch) = batches.next(steps) else { continue };
             let batch = batch?;
             waited += asked.elapsed();
             session.feed(&batch.feeds)?;
@@ -118,14 +118,14 @@ impl Together {
                 (start, waited) = (Some(Instant::now()), Duration::ZERO);
                 continue;
             };
-            updates += 1;
+            steps += 1;
             let elapsed = begun.elapsed();
             if elapsed >= time {
                 let (seconds, batch_size) = (elapsed.as_secs_f64(), recipe.train.batch_size);
                 return Ok(Together {
-                    samples_per_second: (updates * batch_size) as f64 / seconds,
+                    samples_per_second: (steps * batch_size) as f64 / seconds,
                     batch_size,
-                    steps: updates,
+                    steps,
                     waiting: waited.as_secs_f64() / seconds,
                 });
             }
@@ -142,7 +142,7 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
     let family = registry::find(&recipe.model.name)?.family();
     let task = family.open(recipe, None)?;
     let mut batches = task.training_batches(BatchRange::epochs(u32::MAX))?;
-    let mut updates = 0;
+    let mut steps = 0;
     let mut start = None;
     let mut samples = 0;
     loop {
@@ -150,9 +150,9 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
             return Err(TrainError::Interrupted { step: 0, checkpoint: None });
         }
         // There is `None` once between two epochs.
-        let Some(batch) = batches.next(updates) else { continue };
+        let Some(batch) = batches.next(steps) else { continue };
         let batch = batch?;
-        updates += 1;
+        steps += 1;
         let loaded = batch.samples as u64;
         batches.recycle(batch.feeds);
         // The first batch takes the start of the threads and of the page cache.

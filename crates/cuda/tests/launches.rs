@@ -7,9 +7,9 @@ mod device;
 use bessemer_cuda::CudaDevice;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::run::Phase;
-use bessemer_ir::{Graph, Role, TensorType, philox};
+use bessemer_ir::{Graph, Role, TensorType};
 use common::mock_or_skip;
-use device::{agrees, bytes, f32s, gpu, load, open};
+use device::{agrees, bytes, f32s, gpu, load, load_fed, open};
 
 /// Fusions of one program that are launched as one, of parts of a block and of several blocks, against the reference in
 /// `f64`.
@@ -34,12 +34,7 @@ fn a_group_of_fusions_computes_what_each_does() {
 
 /// The bits of all outputs of a graph, whose feeds are normal numbers, in two steps, and the names of its kernels.
 fn bits_of(gpu: &CudaDevice, graph: &Graph) -> (Vec<Vec<u32>>, Vec<String>) {
-    let mut executor = load(gpu, graph);
-    for (stream, (_, input)) in graph.inputs().filter(|(_, input)| input.role == Role::Feed).enumerate() {
-        let elements = input.ty.shape.elements();
-        let numbers: Vec<f32> = (0..elements).map(|i| philox::normal(9, 0, stream as u32, i as u64)).collect();
-        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
-    }
+    let mut executor = load_fed(gpu, graph);
     let mut bits = Vec::new();
     for _ in 0..2 {
         executor.run().unwrap();

@@ -231,7 +231,7 @@ impl TrainSession {
         Ok(self.executor.accumulate()?)
     }
 
-    /// Keeps the state before a step, of which `step` is the number. So is that before the step that was begun last, where the device
+    /// Keeps the state before the step with this number, beside that before the last one where the device
     /// [computes in the background](TrainSession::computes_in_background).
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl TrainSession {
         Ok(self.snapshot_of(step).take()?)
     }
 
-    /// Returns to the state before a step, after some of its micro-batches or after it was left out.
+    /// Returns to the state that was kept before the step with this number, after some of its micro-batches or after it was left out.
     ///
     /// # Errors
     /// As [`TrainSession::take_snapshot`].

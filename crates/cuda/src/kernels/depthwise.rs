@@ -83,18 +83,28 @@ impl<'a> Depthwise<'a> {
         format!("float {name}[{lanes}];\nload<{}, {lanes}>({at}, {name});\n", c_type(self.ty))
     }
 
-    /// `body` for each lane `i` of the `value` that lies `offset` columns from the column `first` of a row, which `elements` points to, if it
-    /// is one of the row's columns.
-    fn where_there(&self, offset: i64, elements: &str, width: usize, lanes: usize, body: &str) -> String {
-        let (sign, far) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
-        let at = format!("{elements} {sign} {}", far * self.of.channels as u64);
-        let there = self.load("value", &at, lanes) + &for_lanes(lanes, body);
-        // Without a sign a column before the first one is behind the last one.
-        format!("if (first {sign} {far}u < {width}u) {{\n{}}}\n", indented(&there))
+    /// If the row that the row `k` of the window reads is one of the tensor's: `head`, then the `body` of each result and column of the
+    /// window, for each lane `i` of the `value` that they take; what of it lies before or behind the row is left out.
+    fn over_row(&self, gather: &Gather, lanes: usize, head: &str, body: impl Fn(usize, usize) -> String) -> String {
+        let Gather { from, heights: [_, height], widths: [_, width], row, taps, .. } = gather;
+        let (channels, of_type) = (self.of.channels, c_type(self.ty));
+        let mut text = format!(
+            "{row}if (row >= {height}u) continue;\n{head}\
+             const {of_type}* const elements = {from} + ((image * {height}u + row) * {width}u + first) * {channels}u + c;\n"
+        );
+        for (offset, parts) in taps {
+            let (sign, far) = (if *offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+            let of_lane: String = parts.iter().map(|&(result, column)| body(result, column)).collect();
+            let load = self.load("value", &format!("elements {sign} {}", far * channels as u64), lanes);
+            let there = indented(&(load + &for_lanes(lanes, &of_lane)));
+            // Without a sign a column before the first one is behind the last one.
+            let _ = write!(text, "if (first {sign} {far}u < {width}u) {{\n{there}}}\n");
+        }
+        text
     }
 
-    /// From `x` and the weights to the output, of type `to`.
-    pub(crate) fn forward(&self, to: DType) -> Kernel {
+    /// Where outputs read `x`.
+    fn of_outputs(&self) -> Gather {
         let Geometry { height, width, .. } = self.of;
         let mut taps = Taps::new();
         for output in 0..RUN {
@@ -103,7 +113,7 @@ impl<'a> Depthwise<'a> {
                 taps.entry(offset).or_default().push((output, column));
             }
         }
-        let gather = Gather {
+        Gather {
             name: "depthwise",
             from: "x",
             heights: [height.output, height.input],
@@ -111,8 +121,12 @@ impl<'a> Depthwise<'a> {
             row: format!("const u32 row = at_row * {}u + k - {}u;\n", height.stride, height.low),
             first: format!("at_col * {}u", width.stride),
             taps,
-        };
-        self.kernel(&gather, to)
+        }
+    }
+
+    /// From `x` and the weights to the output, of type `to`.
+    pub(crate) fn forward(&self, to: DType) -> Kernel {
+        self.kernel(&self.of_outputs(), to)
     }
 
     /// From the gradient of the output and the weights to that of `x`, of type `to`.
@@ -148,25 +162,17 @@ impl<'a> Depthwise<'a> {
 
     /// From the tensor and the weights to results of type `to`.
     fn kernel(&self, gather: &Gather, to: DType) -> Kernel {
-        let Gather { name, from, heights: [height, from_height], widths: [width, from_width], row, first, taps } =
-            gather;
+        let Gather { name, from, heights: [height, from_height], widths: [width, from_width], first, .. } = gather;
         let (Geometry { batch, channels, .. }, height, width) = (*self.of, *height, *width);
         let (lanes, runs, window) = (self.lanes(), width.div_ceil(RUN), &self.of.width);
         let each = channels / lanes;
-        let of_type = c_type(self.ty);
-        let mut of_row = format!(
-            "{row}if (row >= {from_height}u) continue;\n\
-             const {of_type}* const weights = w + k * {of_window}u + c;\n\
-             const {of_type}* const elements = {from} + ((image * {from_height}u + row) * {from_width}u + first) * {channels}u + c;\n",
-            of_window = window.kernel * channels
-        );
+        let (of_type, of_window) = (c_type(self.ty), window.kernel * channels);
+        let mut weights = format!("const {of_type}* const weights = w + k * {of_window}u + c;\n");
         for column in 0..window.kernel {
-            of_row += &self.load(&format!("w{column}"), &format!("weights + {}", column * channels), lanes);
+            weights += &self.load(&format!("w{column}"), &format!("weights + {}", column * channels), lanes);
         }
-        for (offset, parts) in taps {
-            let sums = parts.iter().map(|(output, column)| format!("y{output}[i] += value[i] * w{column}[i];\n"));
-            of_row += &self.where_there(*offset, "elements", *from_width, lanes, &sums.collect::<String>());
-        }
+        let of_row = self
+            .over_row(gather, lanes, &weights, |result, column| format!("y{result}[i] += value[i] * w{column}[i];\n"));
         let mut text = format!(
             "const u32 c = v % {each}u * {lanes}u, at_col = v / {each}u % {runs}u * {RUN}u, first = {first};\n\
              const u32 at_row = v / {over_row}u % {height}u, image = v / {over_image}u;\n",
@@ -222,25 +228,11 @@ impl<'a> Depthwise<'a> {
                 indented(&(load + &for_lanes(lanes, &format!("d{output}[i] = value[i];\n"))))
             );
         }
-        let _ = writeln!(of_run, "const u32 first = at_col * {}u;", width.stride);
-        let mut columns: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
-        for output in 0..RUN {
-            for column in 0..width.kernel {
-                columns.entry(output * width.stride + column).or_default().push((output, column));
-            }
-        }
-        let mut of_row = format!(
-            "const u32 row = at_row * {}u + k - {}u;\nif (row >= {}u) continue;\n\
-             const {of_type}* const elements = x + ((image * {}u + row) * {}u + first) * {channels}u + c;\n",
-            height.stride, height.low, height.input, height.input, width.input
-        );
-        for (offset, parts) in columns {
-            let sums = parts.iter().map(|(output, column)| {
-                format!("sum[(k * {} + {column}) * {lanes} + i] += value[i] * d{output}[i];\n", width.kernel)
-            });
-            let offset = offset as i64 - width.low as i64;
-            of_row += &self.where_there(offset, "elements", width.input, lanes, &sums.collect::<String>());
-        }
+        let gather = self.of_outputs();
+        let _ = writeln!(of_run, "const u32 first = {};", gather.first);
+        let of_row = self.over_row(&gather, lanes, "", |output, column| {
+            format!("sum[(k * {} + {column}) * {lanes} + i] += value[i] * d{output}[i];\n", width.kernel)
+        });
         let _ =
             write!(of_run, "#pragma unroll\nfor (int k = 0; k < {}; ++k) {{\n{}}}\n", height.kernel, indented(&of_row));
         let text = format!(

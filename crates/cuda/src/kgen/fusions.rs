@@ -81,7 +81,8 @@ pub(super) fn numbers(fusion: &Fusion) -> impl Iterator<Item = usize> {
     })
 }
 
-const THREADS: usize = 256;
+/// Threads of a block.
+pub(super) const THREADS: usize = 256;
 /// Blocks enough for any device; each thread takes as many vectors as there are for it.
 const MOST_BLOCKS: usize = 8192;
 

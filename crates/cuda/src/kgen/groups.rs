@@ -2,9 +2,9 @@
 //! which a block adds what those of one fusion have.
 
 use super::columns::sums;
-use super::fusions::operands;
+use super::fusions::{THREADS, operands};
 use super::lanes::Lanes;
-use super::totals::{Cut, THREADS, add_parts, block_of_elements};
+use super::totals::{Cut, add_parts, block_of_elements};
 use super::{Kernel, KernelError, Operand, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::Fusion;

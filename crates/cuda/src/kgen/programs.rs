@@ -13,7 +13,7 @@ pub(crate) struct Scalar<'a> {
 }
 
 /// The kernel that computes fusions in their order. It takes the inputs, then the outputs of each fusion. What a fusion has written is in
-/// memory before the next one reads, so that each computes what it would in a kernel of its own.
+/// memory before the next one reads, so that each computes what it would if it were launched alone.
 ///
 /// # Errors
 /// As [`fusion`](super::fusion).

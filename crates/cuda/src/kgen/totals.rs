@@ -2,15 +2,13 @@
 //! a fixed order, which is the same for a fusion that is launched alone and for one of a group.
 
 use super::columns::{Sum, sums};
-use super::fusions::{Launch, Launches, Operand, elements, operands};
+use super::fusions::{Launch, Launches, Operand, THREADS, elements, operands};
 use super::lanes::{Lanes, Width};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, IndexMap};
 use std::fmt::Write;
 
-/// Threads of a block.
-pub(super) const THREADS: usize = 256;
 /// Vectors of a thread in fusions that add, and in others.
 const ADDED_VECTORS: usize = 8;
 const VECTORS: usize = 4;

@@ -2,6 +2,7 @@
 
 use super::case::{Case, Expected, tolerance};
 use super::cases::{Maker, Size};
+use crate::cudnn::Pass;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::{KernelError, Launch, Launches, Operand};
 use crate::lower::{Place, Step, lower};
@@ -26,14 +27,17 @@ pub(super) fn makers(size: Size) -> Vec<Maker> {
             let [items, width] = size.pick([1000, 8], [32_768, 768]);
             scatter_add("scatter_add_two", size, DType::F32, ScatterAdd::to_rows(2), [vec![], vec![items], vec![width]])
         },
-        |size| depthwise("depthwise", size, DType::F16, SAME_5, size.pick([2, 9, 11, 16], [32, 64, 64, 240])),
         |size| {
-            let shape = size.pick([2, 15, 14, 16], [32, 256, 256, 96]);
-            depthwise_data_gradient("depthwise_data_gradient", size, DType::F16, HALVED_3, shape)
+            let shape = size.pick([2, 9, 11, 16], [32, 64, 64, 240]);
+            depthwise("depthwise", size, DType::F16, Pass::Forward, SAME_5, shape)
         },
         |size| {
             let shape = size.pick([2, 15, 14, 16], [32, 256, 256, 96]);
-            depthwise_weight_gradient("depthwise_weight_gradient", size, DType::F16, HALVED_3, shape)
+            depthwise("depthwise_data_gradient", size, DType::F16, Pass::DataGradient, HALVED_3, shape)
+        },
+        |size| {
+            let shape = size.pick([2, 15, 14, 16], [32, 256, 256, 96]);
+            depthwise("depthwise_weight_gradient", size, DType::F16, Pass::WeightGradient, HALVED_3, shape)
         },
         |size| reduce("reduce_columns", size, ReduceKind::Sum, &size.pick([2, 37, 5, 40], [64, 56, 56, 64]), &[1, 2]),
     ];
@@ -76,17 +80,33 @@ pub(super) fn makers(size: Size) -> Vec<Maker> {
                 [vec![2], vec![5, 8], vec![16]],
             )
         },
-        |size| depthwise("depthwise_halved", size, DType::F32, HALVED_3, [2, 9, 14, 12]),
-        |size| depthwise("depthwise_6", size, DType::Bf16, SAME_3, [1, 5, 13, 6]),
-        |size| depthwise("depthwise_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3]),
-        |size| depthwise_data_gradient("depthwise_data_gradient_5", size, DType::Bf16, SAME_5, [2, 6, 10, 8]),
-        |size| depthwise_data_gradient("depthwise_data_gradient_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3]),
-        |size| depthwise_weight_gradient("depthwise_weight_gradient_5", size, DType::Bf16, SAME_5, [3, 6, 10, 8]),
+        |size| depthwise("depthwise_halved", size, DType::F32, Pass::Forward, HALVED_3, [2, 9, 14, 12]),
+        |size| depthwise("depthwise_6", size, DType::Bf16, Pass::Forward, SAME_3, [1, 5, 13, 6]),
+        |size| depthwise("depthwise_3", size, DType::F32, Pass::Forward, (WIDE, [7, 6]), [1, 12, 9, 3]),
+        |size| depthwise("depthwise_data_gradient_5", size, DType::Bf16, Pass::DataGradient, SAME_5, [2, 6, 10, 8]),
         |size| {
-            depthwise_weight_gradient("depthwise_weight_gradient_3", size, DType::F32, (WIDE, [7, 6]), [1, 12, 9, 3])
+            depthwise("depthwise_data_gradient_3", size, DType::F32, Pass::DataGradient, (WIDE, [7, 6]), [1, 12, 9, 3])
+        },
+        |size| depthwise("depthwise_weight_gradient_5", size, DType::Bf16, Pass::WeightGradient, SAME_5, [3, 6, 10, 8]),
+        |size| {
+            depthwise(
+                "depthwise_weight_gradient_3",
+                size,
+                DType::F32,
+                Pass::WeightGradient,
+                (WIDE, [7, 6]),
+                [1, 12, 9, 3],
+            )
         },
         |size| {
-            depthwise_weight_gradient("depthwise_weight_gradient_of_parts", size, DType::F32, SAME_3, [4, 64, 16, 10])
+            depthwise(
+                "depthwise_weight_gradient_of_parts",
+                size,
+                DType::F32,
+                Pass::WeightGradient,
+                SAME_3,
+                [4, 64, 16, 10],
+            )
         },
         |size| reduce("reduce_all", size, ReduceKind::Sum, &[33_000], &[0]),
         |size| reduce("reduce_rows", size, ReduceKind::Max, &[2, 50_001], &[1]),
@@ -193,43 +213,29 @@ const fn depthwise_of(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Conv2d {
     Conv2d { stride, dilation: [1, 1], pad, groups: 1 }
 }
 
-/// The convolution, its weights, and the shape of its output.
-fn depthwise_parts((conv, kernel): Windows, ty: DType, shape: [usize; 4]) -> (Conv2d, Tensor, [usize; 4]) {
+/// A pass of a depthwise convolution of images of this shape.
+fn depthwise(
+    name: &str,
+    size: Size,
+    ty: DType,
+    pass: Pass,
+    (conv, kernel): Windows,
+    shape: [usize; 4],
+) -> Result<Case, KernelError> {
     let [n, height, width, c] = shape;
     let along = |axis: usize, input: usize| {
         (input + conv.pad[axis].iter().sum::<usize>() - kernel[axis]) / conv.stride[axis] + 1
     };
-    let output = [n, along(0, height), along(1, width), c];
-    (Conv2d { groups: c, ..conv }, whole(ty, &[kernel[0], kernel[1], 1, c], 1), output)
-}
-
-fn depthwise(name: &str, size: Size, ty: DType, windows: Windows, shape: [usize; 4]) -> Result<Case, KernelError> {
-    let (conv, weights, _) = depthwise_parts(windows, ty, shape);
-    case(name, size, Op::from(conv), vec![whole(ty, &shape, 0), weights])
-}
-
-fn depthwise_data_gradient(
-    name: &str,
-    size: Size,
-    ty: DType,
-    windows: Windows,
-    shape: [usize; 4],
-) -> Result<Case, KernelError> {
-    let (conv, weights, output) = depthwise_parts(windows, ty, shape);
-    let grad = Conv2dDataGrad { conv, input: [shape[1], shape[2]] };
-    case(name, size, Op::from(grad), vec![whole(ty, &output, 2), weights])
-}
-
-fn depthwise_weight_gradient(
-    name: &str,
-    size: Size,
-    ty: DType,
-    windows: Windows,
-    shape: [usize; 4],
-) -> Result<Case, KernelError> {
-    let (conv, _, output) = depthwise_parts(windows, ty, shape);
-    let grad = Conv2dWeightGrad { conv, kernel: windows.1 };
-    case(name, size, Op::from(grad), vec![whole(ty, &shape, 0), whole(ty, &output, 2)])
+    let conv = Conv2d { groups: c, ..conv };
+    let (x, weights) = (|| whole(ty, &shape, 0), || whole(ty, &[kernel[0], kernel[1], 1, c], 1));
+    let dy = || whole(ty, &[n, along(0, height), along(1, width), c], 2);
+    match pass {
+        Pass::Forward => case(name, size, Op::from(conv), vec![x(), weights()]),
+        Pass::DataGradient => {
+            case(name, size, Op::from(Conv2dDataGrad { conv, input: [height, width] }), vec![dy(), weights()])
+        }
+        Pass::WeightGradient => case(name, size, Op::from(Conv2dWeightGrad { conv, kernel }), vec![x(), dy()]),
+    }
 }
 
 /// Windows that overlap, and end within the padding.

@@ -67,6 +67,22 @@ pub(crate) fn elements(executor: &dyn Executor, name: &str, ty: DType) -> Vec<f6
     executor.output(name).unwrap().chunks_exact(ty.size()).map(number).collect()
 }
 
+/// Normal numbers for the feeds of a graph, which are `f32`, by name.
+fn normal_feeds(graph: &Graph) -> impl Iterator<Item = (&str, Vec<f32>)> {
+    let inputs = graph.inputs().map(|(_, input)| input).enumerate();
+    inputs.filter(|(_, input)| input.role == Role::Feed).map(|(stream, input)| {
+        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
+        (&*input.name, (0..input.ty.shape.elements()).map(draw).collect())
+    })
+}
+
+/// A graph whose `f32` feeds have normal numbers, ready to run.
+pub(crate) fn load_fed(gpu: &CudaDevice, graph: &Graph) -> Box<dyn Executor> {
+    let mut executor = load(gpu, graph);
+    normal_feeds(graph).for_each(|(name, numbers)| executor.feed(&[(name, &bytes(&numbers))]).unwrap());
+    executor
+}
+
 /// Runs a graph of `f32` feeds of normal numbers, and compares its outputs with the reference, relative to the largest
 /// element. State is zero.
 pub(crate) fn agrees(gpu: &CudaDevice, graph: &Graph) {
@@ -75,14 +91,10 @@ pub(crate) fn agrees(gpu: &CudaDevice, graph: &Graph) {
 
 /// The same for another tolerance.
 pub(crate) fn agrees_within(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> Box<dyn Executor> {
-    let mut executor = load(gpu, graph);
+    let mut executor = load_fed(gpu, graph);
     let mut reference = Interpreter::new(graph);
-    let feeds = graph.inputs().enumerate().filter(|(_, (_, input))| input.role == Role::Feed);
-    for (stream, (_, input)) in feeds {
-        let draw = |i| philox::normal(9, 0, stream as u32, i as u64);
-        let numbers: Vec<f32> = (0..input.ty.shape.elements()).map(draw).collect();
-        reference.set(&input.name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
-        executor.feed(&[(&input.name, &bytes(&numbers))]).unwrap();
+    for (name, numbers) in normal_feeds(graph) {
+        reference.set(name, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
     }
     reference.run();
     executor.run().unwrap();

@@ -6,7 +6,6 @@ use crate::dtype::DType;
 use crate::graph::{Graph, NodeId};
 use crate::ops::Storage;
 use crate::ops::fusion::{FusionOutput, IndexMap, Instr, Reg};
-use std::collections::HashSet;
 use std::ops::Range;
 
 /// What a fusion computes for an element, whatever tensors it reads and writes and however many elements they have.
@@ -135,10 +134,9 @@ impl Kind {
     }
 }
 
-/// Whether a node reads a result of one of `others`, or a view of it.
+/// Whether a node reads a result of one of `others`, which are in order, or a view of it.
 fn reads_any(graph: &Graph, id: NodeId, others: &[NodeId]) -> bool {
-    let others: HashSet<NodeId> = others.iter().copied().collect();
-    graph.node(id).inputs.iter().any(|input| others.contains(&viewed(graph, input.node)))
+    graph.node(id).inputs.iter().any(|input| others.binary_search(&viewed(graph, input.node)).is_ok())
 }
 
 /// The node whose result a node is a view of; itself, where it is none.

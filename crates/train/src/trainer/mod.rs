@@ -316,7 +316,7 @@ impl Trainer<'_> {
         Err(TrainError::Interrupted { step: self.step, checkpoint: self.files.latest_checkpoint() })
     }
 
-    /// Whether the run stops behind so many steps, by what is known so far.
+    /// Whether the run stops when `step` steps are done, by what is known so far.
     fn is_to_stop(&self, step: u64) -> bool {
         let is_asked = if self.group.size() == 1 { self.options.stop.is_raised() } else { self.stop_is_agreed };
         is_asked || self.options.run_steps.is_some_and(|steps| step - self.first_step >= steps)
@@ -542,7 +542,7 @@ impl Trainer<'_> {
         Ok(None)
     }
 
-    /// Whether an evaluation is due behind so many steps.
+    /// Whether an evaluation is due when `step` steps are done.
     fn evaluation_is_due(&self, step: u64) -> bool {
         let every = &self.recipe().eval;
         let is_early = step < every.from_epoch.unwrap_or(0).saturating_mul(self.steps_per_epoch);
@@ -552,6 +552,7 @@ impl Trainer<'_> {
             && self.is_due(step, every.every_epochs, every.every_steps)
     }
 
+    /// The same of a checkpoint.
     fn checkpoint_is_due(&self, step: u64) -> bool {
         let every = &self.recipe().checkpoint;
         self.saved_at != Some(step) && self.is_due(step, every.every_epochs, every.every_steps)
