@@ -63,7 +63,9 @@ impl Place {
         let grace = command.get_args().position(|word| word == "odls_base_sigkill_timeout").map(|at| at + 1);
         let words = command.get_args().enumerate();
         let words = words.map(|(at, word)| if Some(at) == grace { "1".as_ref() } else { word });
-        ran(Command::new(&launcher.path).args(words).env("I_MPI_PIN", "off").current_dir(self.0.path()))
+        let mut again = Command::new(&launcher.path);
+        again.args(words).env("I_MPI_PIN", "off").stdin(launcher.stdin());
+        ran(again.current_dir(self.0.path()))
     }
 
     /// Files of the last checkpoint that hold tensors.

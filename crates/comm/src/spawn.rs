@@ -7,10 +7,11 @@ use crate::mpi::{Family, die_with_this_thread};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,15 @@ impl MpiLauncher {
         Some(MpiLauncher { path: path.to_owned(), family, version })
     }
 
+    /// The standard input that it must be started with. Hydra hands on to rank 0 what it reads: where its input ends while it
+    /// starts the ranks, one start of a thousand ends by SIGPIPE, or never (4.0.2), so that its input lasts as long as this process.
+    pub fn stdin(&self) -> Stdio {
+        static PIPE: OnceLock<Option<(PipeReader, PipeWriter)>> = OnceLock::new();
+        let open = || PIPE.get_or_init(|| std::io::pipe().ok()).as_ref()?.0.try_clone().ok();
+        let reader = if self.family == Family::Mpich { open() } else { None };
+        reader.map_or_else(Stdio::null, Stdio::from)
+    }
+
     /// The command that starts `ranks` processes on this machine: not bound to cores, on as few cores as there are, and by root
     /// where this process is root's.
     pub fn command(&self, ranks: usize, program: &OsStr, arguments: &[OsString]) -> Command {
@@ -101,7 +111,7 @@ impl MpiLauncher {
             command.arg("-disable-auto-cleanup");
         }
         // Intel MPI binds to cores by this variable; Hydra itself does not bind.
-        command.env("I_MPI_PIN", "off").arg(program).args(arguments);
+        command.env("I_MPI_PIN", "off").arg(program).args(arguments).stdin(self.stdin());
         command
     }
 }
@@ -142,7 +152,7 @@ impl Job {
             command.args(arguments).env("BESSEMER_RANK", rank.to_string()).env("BESSEMER_SIZE", ranks.to_string());
             command.env("BESSEMER_LOCAL_RANK", rank.to_string()).env("BESSEMER_LOCAL_SIZE", ranks.to_string());
             command.env(RENDEZVOUS, format!("127.0.0.1:{port}")).env(COOKIE, format!("{} {}", unique.0, unique.1));
-            command.envs(variables.iter().copied());
+            command.envs(variables.iter().copied()).stdin(Stdio::null());
             if rank > 0 {
                 command.stderr(Stdio::piped());
             }
@@ -164,7 +174,7 @@ impl Job {
         let mut job = Job { children: Vec::new(), group: Pid::from_raw(0), copies: Vec::new() };
         for command in commands {
             // The group is that of the first child, which exists at least until it is waited for.
-            command.stdin(Stdio::null()).process_group(job.group.as_raw());
+            command.process_group(job.group.as_raw());
             let child = die_with_this_thread(command).spawn().map_err(|error| CommError::Spawn {
                 program: command.get_program().to_string_lossy().into_owned(),
                 reason: error.to_string(),

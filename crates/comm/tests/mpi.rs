@@ -153,7 +153,7 @@ fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str, library: Option<&Path
     if let Some(library) = library {
         command.env(LIBRARY, library);
     }
-    let output = command.env(ROLE, role).env(FOLDER, folder.path()).stdin(Stdio::null()).output().unwrap();
+    let output = command.env(ROLE, role).env(FOLDER, folder.path()).output().unwrap();
     let report = |rank: usize| std::fs::read_to_string(folder.path().join(rank.to_string())).ok();
     ((0..ranks).map(report).collect(), output)
 }

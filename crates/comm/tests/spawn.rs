@@ -252,6 +252,16 @@ fn exit_codes_come_through_mpi_launchers() {
     }
 }
 
+#[test]
+fn input_of_hydra_does_not_end() {
+    let Some(launcher) = launcher(Family::Mpich) else { return };
+    // Rank 0 alone gets the launcher's input. 124 is the code of `timeout` where the command had not ended.
+    let script = shell("[ $PMI_RANK = 1 ] || timeout 0.5 cat; exit $?");
+    let output = launcher.command(2, OsStr::new("sh"), &script).output().unwrap();
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+    assert_eq!(Job::start(&mut launcher.command(2, OsStr::new("sh"), &script)).unwrap().wait(|_| ()), Ok(124));
+}
+
 /// The launcher of a family, or a line that says that it is missing.
 fn launcher(family: Family) -> Option<MpiLauncher> {
     let found = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), Some(family));

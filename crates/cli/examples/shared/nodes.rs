@@ -82,6 +82,7 @@ impl Nodes {
     /// The files that the launcher needs cannot be written.
     pub(crate) fn launch(&self, launcher: &MpiLauncher, program: &OsStr, arguments: &[OsString]) -> Result<Command> {
         let mut command = self.on_first(&launcher.command(self.names.len(), program, arguments));
+        command.stdin(launcher.stdin());
         let (remote_start, hosts) = (self.remote_start()?, self.folder.join("hosts"));
         let separator = if launcher.family == Family::OpenMpi { " slots=" } else { ":" };
         let lines: String = self.names.iter().map(|name| format!("{name}{separator}1\n")).collect();
@@ -110,7 +111,7 @@ impl Nodes {
         within.args(["netns", "exec", name, "unshare", "--uts", "sh", "-c", r#"hostname "$0"; exec "$@""#, name]);
         within.arg(command.get_program()).args(command.get_args());
         let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        within.envs(set).stdin(Stdio::null());
+        within.envs(set);
         within
     }
 
