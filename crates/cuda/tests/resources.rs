@@ -16,6 +16,9 @@ use bessemer_models::{LossOptions, Model, bert, efficientdet, electra, find, mas
 use bessemer_nn::{Adam, Average, Clip, ClipForm, ClipOf, Lamb, Mode, Optimizer, Schedule, Sgd, TrainConfig};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90a"];
 /// Registers with which two blocks of 512 threads fit on a multiprocessor.
@@ -159,18 +162,23 @@ fn compile_all(architectures: &[&str], models: impl IntoIterator<Item = (&'stati
     }
     let kernels: Vec<Kernel> = kernels.into_values().collect();
     let _ = writeln!(std::io::stderr(), "{} different kernels", kernels.len());
-    let mut too_much = Vec::new();
-    for some in kernels.chunks(16) {
-        for architecture in architectures {
-            let text = text_of(some);
-            let compiled = nvrtc.compile("models", &text, architecture).unwrap();
-            let used = resources(&compiled.log).unwrap_or_else(|| panic!("{}", compiled.log));
-            if used.spill_bytes > SPILLED {
-                too_much.push(format!("{architecture}: {}", compiled.log));
+    let texts: Vec<String> = kernels.chunks(16).map(text_of).collect();
+    let (next, too_much) = (AtomicUsize::new(0), Mutex::new(String::new()));
+    let compile_next = || {
+        while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for architecture in architectures {
+                let compiled = nvrtc.compile("models", text, architecture).unwrap();
+                let used = resources(&compiled.log).unwrap_or_else(|| panic!("{}", compiled.log));
+                if used.spill_bytes > SPILLED {
+                    *too_much.lock().unwrap() += &format!("{architecture}: {}", compiled.log);
+                }
             }
         }
-    }
-    assert!(too_much.is_empty(), "spills:\n{}", too_much.concat());
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile_next))));
+    let too_much = too_much.into_inner().unwrap();
+    assert!(too_much.is_empty(), "spills:\n{too_much}");
 }
 
 #[test]
@@ -180,14 +188,6 @@ fn kernels_of_whole_models_compile() {
         ("efficientnet-b0", Mode::Train, DType::F32, 32),
         ("bert-base", Mode::Train, DType::Bf16, 8),
         ("mask-rcnn", Mode::Infer, DType::F32, 2),
-    ];
-    compile_all(&ARCHITECTURES[1..], models);
-}
-
-/// Apart, so that both threads of a small machine compile.
-#[test]
-fn kernels_of_whole_detectors_compile() {
-    let models = [
         ("efficientdet-d0", Mode::Train, DType::F32, 4),
         ("efficientdet-d0", Mode::Infer, DType::F32, 4),
         ("mask-rcnn", Mode::Train, DType::F32, 2),
@@ -196,7 +196,7 @@ fn kernels_of_whole_detectors_compile() {
 }
 
 #[test]
-#[ignore = "compiles for an hour"]
+#[ignore = "compiles for an hour on two cores"]
 fn kernels_of_all_models_compile_in_each_precision() {
     compile_all(
         &ARCHITECTURES,
