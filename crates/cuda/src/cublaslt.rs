@@ -8,7 +8,7 @@ use bessemer_ir::DType;
 use std::borrow::Borrow;
 use std::f64::consts::FRAC_2_PI;
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::from_ref;
+use std::ptr::{self, from_ref};
 use std::sync::Arc;
 
 type Handle = usize;
@@ -58,6 +58,7 @@ const MAX_WORKSPACE: i32 = 1;
 
 /// `cublasLtMatmulDescAttributes_t`
 mod attribute {
+    pub(super) const POINTER_MODE: i32 = 2;
     pub(super) const TRANSPOSE_A: i32 = 3;
     pub(super) const TRANSPOSE_B: i32 = 4;
     pub(super) const EPILOGUE: i32 = 7;
@@ -66,6 +67,9 @@ mod attribute {
     pub(super) const AUX_STRIDE: i32 = 12;
     pub(super) const BIAS_TYPE: i32 = 26;
 }
+
+/// `CUBLASLT_POINTER_MODE_DEVICE`: both factors lie in the device's memory.
+const FACTORS_IN_MEMORY: i32 = 1;
 
 /// `cublasLtMatrixLayoutAttribute_t`
 mod layout_attribute {
@@ -156,6 +160,15 @@ pub enum Epilogue<M> {
         /// `[n]`, written.
         bias: M,
     },
+    /// `factor * y + kept * sum`; the sum is not read where `kept` is 0, and may lie where the result does.
+    Added {
+        /// `f32[]`, read.
+        factor: M,
+        /// `f32[]`, read.
+        kept: M,
+        /// `[m, n]`, read.
+        sum: M,
+    },
 }
 
 impl Activation {
@@ -193,7 +206,7 @@ impl<M> Epilogue<M> {
     /// `cublasLtEpilogue_t`
     fn code(&self) -> i32 {
         match self {
-            Epilogue::Nothing => 1,
+            Epilogue::Nothing | Epilogue::Added { .. } => 1,
             Epilogue::Bias { activation, .. } => activation.code(),
             Epilogue::GeluAuxBias { .. } => 164,
             Epilogue::GeluGrad { .. } => 192,
@@ -204,7 +217,7 @@ impl<M> Epilogue<M> {
 
     fn bias(&self) -> Option<&M> {
         match self {
-            Epilogue::Nothing | Epilogue::GeluGrad { .. } => None,
+            Epilogue::Nothing | Epilogue::GeluGrad { .. } | Epilogue::Added { .. } => None,
             Epilogue::Bias { bias, .. }
             | Epilogue::GeluAuxBias { bias, .. }
             | Epilogue::GeluGradBiasGrad { bias, .. }
@@ -217,13 +230,21 @@ impl<M> Epilogue<M> {
             Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGrad { aux } | Epilogue::GeluGradBiasGrad { aux, .. } => {
                 Some(aux)
             }
-            Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } => None,
+            Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } | Epilogue::Added { .. } => None,
+        }
+    }
+
+    /// Factor, what is kept, and the sum.
+    fn added(&self) -> Option<[&M; 3]> {
+        match self {
+            Epilogue::Added { factor, kept, sum } => Some([factor, kept, sum]),
+            _ => None,
         }
     }
 
     /// All of its memory.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
-        self.bias().into_iter().chain(self.aux())
+        self.bias().into_iter().chain(self.aux()).chain(self.added().into_iter().flatten())
     }
 
     /// The same with its memory in another form.
@@ -238,6 +259,9 @@ impl<M> Epilogue<M> {
             Epilogue::GeluGrad { aux } => Epilogue::GeluGrad { aux: to(aux)? },
             Epilogue::GeluGradBiasGrad { bias, aux } => Epilogue::GeluGradBiasGrad { bias: to(bias)?, aux: to(aux)? },
             Epilogue::SumOfW { bias } => Epilogue::SumOfW { bias: to(bias)? },
+            Epilogue::Added { factor, kept, sum } => {
+                Epilogue::Added { factor: to(factor)?, kept: to(kept)?, sum: to(sum)? }
+            }
         })
     }
 }
@@ -289,7 +313,7 @@ impl CublasLt {
         most: usize,
     ) -> Result<Prepared, GpuError> {
         check_sizes(&product, &operands, &epilogue).map_err(refused)?;
-        let described = self.describe(&product, epilogue.code())?;
+        let described = self.describe(&product, &epilogue)?;
         let address = |block: &M| block.borrow().address();
         described.set_addresses(&product, epilogue.bias().map(address), epilogue.aux().map(address))?;
         let Operands { x, w, y, workspace } = operands;
@@ -297,7 +321,8 @@ impl CublasLt {
         if ways.is_empty() {
             return Err(refused("there is no way to do this product".to_owned()));
         }
-        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), described, ways })
+        let added = epilogue.added().map(|blocks| blocks.map(|block| block.borrow().clone()));
+        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), added, described, ways })
     }
 
     /// Whether there is a way to do this with a product, in so many bytes of scratch memory.
@@ -312,7 +337,7 @@ impl CublasLt {
     ) -> Result<bool, GpuError> {
         // Any address but 0 stands for those of its memory.
         let somewhere = |_: &M| 256;
-        let described = self.describe(product, epilogue.code())?;
+        let described = self.describe(product, epilogue)?;
         described.set_addresses(product, epilogue.bias().map(somewhere), epilogue.aux().map(somewhere))?;
         match described.ways(workspace, 1) {
             Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(false),
@@ -322,7 +347,7 @@ impl CublasLt {
 
     /// # Errors
     /// A type of no floats, or cuBLASLt refuses.
-    fn describe(self: &Arc<Self>, product: &Product, epilogue: i32) -> Result<Described, GpuError> {
+    fn describe<M>(self: &Arc<Self>, product: &Product, epilogue: &Epilogue<M>) -> Result<Described, GpuError> {
         let types = data_type(product.inputs).zip(data_type(product.output));
         let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
         let Product { batch, m, n, k, x_transposed, w_transposed, .. } = *product;
@@ -349,7 +374,10 @@ impl CublasLt {
         let described = Described { library: Arc::clone(self), description, layouts };
         described.set(attribute::TRANSPOSE_A, i32::from(w_transposed))?;
         described.set(attribute::TRANSPOSE_B, i32::from(x_transposed))?;
-        described.set(attribute::EPILOGUE, epilogue)?;
+        described.set(attribute::EPILOGUE, epilogue.code())?;
+        if epilogue.added().is_some() {
+            described.set(attribute::POINTER_MODE, FACTORS_IN_MEMORY)?;
+        }
         Ok(described)
     }
 
@@ -402,6 +430,11 @@ fn check_sizes<M: Borrow<Block>>(
     ];
     needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), n * output.size())));
     needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), m * n * output.size())));
+    if let Some([factor, kept, sum]) = epilogue.added() {
+        let number = DType::F32.size();
+        needed.extend([("the factor", factor.borrow(), number), ("what is kept", kept.borrow(), number)]);
+        needed.push(("the sum", sum.borrow(), m * n * output.size()));
+    }
     if batch > 1 && !matches!(epilogue, Epilogue::Nothing) {
         return Err("takes no epilogue for several products".to_owned());
     }
@@ -450,6 +483,8 @@ pub struct Prepared {
     described: Described,
     /// `x`, `w`, `y` and the workspace.
     blocks: [Block; 4],
+    /// Where it is added to a sum: the factor, what is kept, and the sum.
+    added: Option<[Block; 3]>,
     ways: Vec<Heuristic>,
 }
 
@@ -528,8 +563,13 @@ impl Prepared {
         let (Described { library, description, layouts }, [x, w, y, workspace]) = (&self.described, &self.blocks);
         let [a, b, d] = [0, 1, 2].map(|i: usize| layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
+        let in_memory = |block: &Block| ptr::with_exposed_provenance(block.address() as usize);
+        let (factor, kept, sum) = match &self.added {
+            Some([factor, kept, sum]) => (in_memory(factor), in_memory(kept), sum),
+            None => (from_ref(&one).cast(), from_ref(&zero).cast(), y),
+        };
         library.context.bind()?;
-        for block in [x, w, y, workspace] {
+        for block in self.blocks.iter().chain(self.added.iter().flatten()) {
             stream.keep_block(block);
         }
         // SAFETY: blocks were found to be large enough, scales are of the type described, handles are valid.
@@ -537,13 +577,13 @@ impl Prepared {
             (library.api.cublasLtMatmul)(
                 library.handle,
                 description.handle,
-                from_ref(&one).cast(),
+                factor,
                 w.address(),
                 a,
                 x.address(),
                 b,
-                from_ref(&zero).cast(),
-                y.address(),
+                kept,
+                sum.address(),
                 d,
                 y.address(),
                 d,

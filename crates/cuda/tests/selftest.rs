@@ -26,7 +26,7 @@ fn everything_passes_and_is_released() {
     let knobs = Knobs::open(folder);
     let test = run(&plan(folder, folder.join("cubins")));
     assert_eq!(failures(&test), []);
-    assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 15));
+    assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 19));
     let figures = |name: &str| &test.steps.iter().find(|step| step.name == name).unwrap().figures;
     // Two for each fusion and norm in each of three types; four for each fusion that is timed.
     assert_eq!(figures("cuDNN: what it computes").len(), 132);

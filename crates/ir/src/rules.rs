@@ -14,6 +14,8 @@ pub struct Rules {
     pub products_give_16_bits: bool,
     /// Whether the result of a matrix product of 16-bit operands is rounded behind its bias, where nothing else reads it.
     pub biases_before_rounding: bool,
+    /// Whether matrix products are added to sums by factors that are numbers in memory, where such numbers are all that makes the sum.
+    pub factors_of_products: bool,
     /// Whether regions that compute the same for other tensors run one behind the other, so that they may be launched as one.
     pub alike_regions_together: bool,
     /// Whether a fusion without a product adds all elements of a tensor, whatever its axes, to one number. Otherwise its rows are
@@ -62,6 +64,8 @@ impl Rules {
         longest_row: 1 << 16,
         products_give_16_bits: false,
         biases_before_rounding: false,
+        // A fusion multiplies by them while it is at it.
+        factors_of_products: false,
         // A call costs less than the memory of what waits for others.
         alike_regions_together: false,
         // Sums of rows are added behind the product that gives the tensor, while blocks of it are in cache.
@@ -89,6 +93,7 @@ impl Rules {
         let sums = if self.sums_of_whole_tensors { "at once" } else { "rows, then columns" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
+        let factors = if self.factors_of_products { "numbers in memory" } else { "in the fusion" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
             ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
@@ -96,6 +101,7 @@ impl Rules {
             ("sums of whole tensors", sums.to_owned()),
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
+            ("factors of sums of such products", factors.to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
             ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),

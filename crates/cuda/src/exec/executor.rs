@@ -217,7 +217,7 @@ impl CudaExecutor {
             let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
                 // A library cannot be kept from writing.
-                call.fused = false;
+                call.fused &= call.replaces_sums();
                 call.guarded = Some((call.guardable_kernels().map(Kernel::unless_halted).collect(), looks));
             }
         }

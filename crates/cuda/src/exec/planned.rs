@@ -87,6 +87,11 @@ impl<'a> Planned<'a> {
         Ok(Planned { call, nodes, lowered, together, fused, report, guarded: None })
     }
 
+    /// Whether the better steps replace nothing but sums over the micro-batches of a step, which the next step starts over.
+    pub(super) fn replaces_sums(&self) -> bool {
+        self.call.per_micro_batch && self.lowered.fused.as_ref().is_some_and(|fused| fused.starts_over)
+    }
+
     fn steps(&self) -> &[Step] {
         self.lowered.steps_of(self.fused)
     }

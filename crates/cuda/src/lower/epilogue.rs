@@ -7,6 +7,7 @@ use crate::cublaslt::{Activation, Epilogue, gelu_slope};
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::passes::factors;
 use bessemer_ir::{DType, TensorType};
 
 /// What the library does of a fusion.
@@ -61,7 +62,8 @@ pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> 
     }
     let apart = has_rest || matches!(own_epilogue, Epilogue::GeluGrad { .. });
     let Lowered { steps, scratch, .. } = lowered;
-    Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart }, scratch))
+    let starts_over = matches!(own_epilogue, Epilogue::Added { .. });
+    Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart, starts_over }, scratch))
 }
 
 /// A fusion on one matrix product of operands of type `inputs`.
@@ -127,7 +129,20 @@ impl Program<'_> {
 
     fn find(&self) -> Result<Found, Missed> {
         let missed = if self.fusion.outputs.len() > 1 { Missed::Outputs } else { Missed::Function };
-        self.activated().or_else(|| self.kept()).or_else(|| self.gelu_gradient()).ok_or(missed)
+        self.added().or_else(|| self.activated()).or_else(|| self.kept()).or_else(|| self.gelu_gradient()).ok_or(missed)
+    }
+
+    /// The product times a number, added to a sum.
+    fn added(&self) -> Option<Found> {
+        let [factor, kept, sum] = [0, 1, 2].map(|load| self.input(load));
+        let epilogue = Epilogue::Added { factor, kept, sum };
+        let register = self.fusion.outputs.first()?.reg();
+        (self.fusion.program == factors::PROGRAM).then_some(Found {
+            what: "a factor, added to a sum",
+            epilogue,
+            result: 0,
+            register,
+        })
     }
 
     /// An activation of the sum with a bias, and nothing else.

@@ -49,6 +49,7 @@ impl CudaTarget {
         longest_row: 1 << 16,
         products_give_16_bits: true,
         biases_before_rounding: true,
+        factors_of_products: true,
         alike_regions_together: true,
         sums_of_whole_tensors: true,
         // Rows then begin at whole lines of the caches.
@@ -188,6 +189,8 @@ pub(crate) struct Fused {
     pub(crate) is_expected: bool,
     /// Whether inputs of the node are read when the product has written some of its result, or all of it.
     apart: bool,
+    /// Whether state that it replaces may hold anything when a step begins.
+    pub(crate) starts_over: bool,
 }
 
 impl Fused {

@@ -124,6 +124,7 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
         equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
     }
     gradients(&setup, figures)?;
+    sums(&setup, figures)?;
 
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
     let gelu_tanh = |y| Activation::Gelu.of(y);
@@ -146,6 +147,36 @@ fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure
     setup.run(PRODUCT, Epilogue::SumOfW { bias })?;
     equal("sums of w", &setup.read(bias)?, &column_sums(&setup.w.1), figures)?;
     Ok(setup.runner.stream.upload(&encode(DType::Bf16, &setup.bias.1), bias)?)
+}
+
+/// Products that are added to a sum where it lies, or replace it: by numbers that lie in memory, too.
+fn sums(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let stream = &setup.runner.stream;
+    let arena = setup.runner.context.arena(M * N * 4 + 2 * Arena::ALIGNMENT)?;
+    let block = |offset: usize, bytes: usize| arena.block(offset, bytes);
+    let (factor, kept) = (block(0, 4)?, block(Arena::ALIGNMENT, 4)?);
+    let product = setup.reference(PRODUCT);
+    for output in [DType::Bf16, DType::F32] {
+        let sum = block(2 * Arena::ALIGNMENT, M * N * output.size())?;
+        for (name, is_kept) in
+            [("product added to a sum", true), ("product in place of a sum that is no number", false)]
+        {
+            let before = if is_kept { setup.aux.1.clone() } else { vec![f64::NAN; M * N] };
+            stream.upload(&encode(output, &before), &sum)?;
+            stream.upload(&encode(DType::F32, &[0.375]), &factor)?;
+            stream.upload(&encode(DType::F32, &[f64::from(u8::from(is_kept))]), &kept)?;
+            let operands = Operands { x: &setup.x.0, w: &setup.w.0, y: &sum, workspace: &setup.workspace };
+            let epilogue = Epilogue::Added { factor: &factor, kept: &kept, sum: &sum };
+            let prepared = setup.library.prepare(Product { output, ..PRODUCT }, operands, epilogue, 1)?;
+            prepared.launch(stream, 0)?;
+            let mut bytes = vec![0; sum.bytes()];
+            stream.download(&sum, &mut bytes)?;
+            let of = |(product, before): (&f64, &f64)| 0.375 * product + if is_kept { *before } else { 0.0 };
+            let wanted: Vec<f64> = product.iter().zip(&before).map(of).collect();
+            equal(&format!("{name}, {output}"), &decode(output, &bytes), &wanted, figures)?;
+        }
+    }
+    Ok(())
 }
 
 /// Rows, columns and summed elements of products whose speed is measured: a square one, those of the wide layer of BERT-base for 32,768

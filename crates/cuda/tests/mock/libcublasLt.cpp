@@ -16,7 +16,7 @@
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
-enum { TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
+enum { POINTER_MODE = 2, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
 enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68, COMPUTE_TF32 = 77 };
 enum { BATCHES = 5, BATCH_STRIDE = 6 };
 
@@ -72,7 +72,7 @@ bool described(const description* d, const layout* a, const layout* b, const lay
     return computes && types && batches && inner == other && out->rows == rows && out->cols == cols;
 }
 
-int multiply(const description* d, float alpha, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
+int multiply(const description* d, const float* alpha, const float* beta, const void* c, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
     auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
     bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
     uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
@@ -90,7 +90,8 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
             for (uint64_t k = 0; k < inner; ++k)
                 for (uint64_t i = 0; i < rows; ++i) column[i] += va[i + k * rows] * vb[k + j * inner];
             for (uint64_t i = 0; i < rows; ++i) {
-                double y = column[i] * alpha;
+                size_t at = batch * lo->batch_stride + i + j * lo->stride;
+                double y = column[i] * *alpha + (*beta == 0 ? 0 : *beta * get(type, c, at));
                 size_t kept = i + j * set(AUX_STRIDE);
                 if (epilogue == 4 || epilogue == 6 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
                 if (epilogue == 6) y = y > 0 ? y : 0;
@@ -101,7 +102,7 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
                 }
                 if (epilogue == 192 || epilogue == 208) y *= gelu_slope(get(type, aux, kept));
                 sums[i] += y;
-                put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
+                put(type, out, at, y);
             }
         }
         if (epilogue == 256)
@@ -144,7 +145,7 @@ int cublasLtMatmulDescCreate(description** made, int compute, int scale) {
 }
 int cublasLtMatmulDescSetAttribute(description* d, int name, const void* value, size_t size) {
     ENTER;
-    const std::map<int, size_t> sizes = {{TRANSPOSE_A, 4}, {TRANSPOSE_B, 4}, {EPILOGUE, 4}, {BIAS, 8}, {AUX, 8}, {AUX_STRIDE, 8}, {BIAS_TYPE, 4}};
+    const std::map<int, size_t> sizes = {{POINTER_MODE, 4}, {TRANSPOSE_A, 4}, {TRANSPOSE_B, 4}, {EPILOGUE, 4}, {BIAS, 8}, {AUX, 8}, {AUX_STRIDE, 8}, {BIAS_TYPE, 4}};
     auto known = sizes.find(name);
     if (known == sizes.end() || known->second != size) return INVALID_VALUE;
     int64_t number = 0;
@@ -189,14 +190,21 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
 }
 
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
-                   const layout* lb, const float* beta, const void*, const layout*, void* out, const layout* lo,
+                   const layout* lb, const float* beta, const void* c, const layout* lc, void* out, const layout* lo,
                    const void*, void*, size_t, void* stream) {
     ENTER;
-    if (!described(d, la, lb, lo) || *beta != 0) return INVALID_VALUE;
+    auto mode = d->attributes.find(POINTER_MODE);
+    bool in_memory = mode != d->attributes.end() && mode->second == 1;
+    if (!described(d, la, lb, lo) || (!in_memory && *beta != 0) || lc->type != lo->type || lc->rows != lo->rows || lc->cols != lo->cols)
+        return INVALID_VALUE;
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;
-    float factor = *alpha;
-    return give(stream, [=] { return multiply(&of, factor, a, &of_a, b, &of_b, out, &of_out); });
+    float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
+    // What lies in the device's memory is read when the product runs.
+    return give(stream, [=] {
+        const float *factor = in_memory ? alpha : &now[0], *kept = in_memory ? beta : &now[1];
+        return multiply(&of, factor, kept, c, a, &of_a, b, &of_b, out, &of_out);
+    });
 }
 
 }

@@ -4,6 +4,7 @@ pub mod alike;
 pub mod buckets;
 pub mod chain;
 mod channels;
+pub mod factors;
 pub mod fold;
 pub mod fuse;
 pub mod invariant;
@@ -25,8 +26,19 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 10] =
-    ["simplify", "fold", "precision", "widen", "recompute", "prologue", "chain", "fuse", "buckets", "schedule"];
+pub const PASSES: [&str; 11] = [
+    "simplify",
+    "fold",
+    "precision",
+    "widen",
+    "recompute",
+    "prologue",
+    "chain",
+    "fuse",
+    "factors",
+    "buckets",
+    "schedule",
+];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +105,7 @@ pub fn run_passes(
                 None => Ok(graph),
             },
             "fuse" => fuse::fuse(&graph, rules, fuse::FuseOptions { fuse: options.fuse && enabled }),
+            "factors" if enabled && options.fuse && rules.factors_of_products => factors::factors(&graph),
             "buckets" if enabled => buckets::buckets(&graph, options.buckets),
             "schedule" if enabled => schedule::schedule(&graph, rules),
             _ => Ok(graph),
