@@ -1,7 +1,7 @@
 //! Depthwise convolutions of images `[N, H, W, C]` with weights `[KH, KW, 1, C]`, and their gradients. A thread takes neighbouring channels of
 //! some outputs that lie beside each other in a row, so that an input is loaded once for all of them that it is part of. Sums are `f32`.
 
-use super::{for_vectors, lanes_of};
+use super::{for_vectors, lanes_of, without_hash};
 use crate::kgen::{Kernel, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::conv::{Geometry, Window};
@@ -256,7 +256,10 @@ impl<'a> Depthwise<'a> {
             self.memory("dy", self.of.y_shape().elements()),
             Parameter::output("y", DType::F32, parts * self.weights()),
         ];
-        Parts { kernel: for_vectors("depthwise_weight_gradient", parameters, parts * each, &text), parts }
+        let kernel = without_hash("depthwise_weight_gradient", parameters, ("v", parts * each), &text);
+        // The compiler leaves room for three blocks otherwise, for which operands of `f32` do not always fit into registers.
+        let kernel = if self.ty == DType::F32 { kernel.beside(2) } else { kernel };
+        Parts { kernel: kernel.named_by_content(), parts }
     }
 }
 

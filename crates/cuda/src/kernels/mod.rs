@@ -39,12 +39,17 @@ fn for_vectors(name: &str, parameters: Vec<Parameter>, count: usize, body: &str)
     for_all(name, parameters, ("v", count), body)
 }
 
-fn for_all(name: &str, parameters: Vec<Parameter>, (i, count): (&str, usize), body: &str) -> Kernel {
+fn for_all(name: &str, parameters: Vec<Parameter>, of: (&str, usize), body: &str) -> Kernel {
+    without_hash(name, parameters, of, body).named_by_content()
+}
+
+/// As [`for_all`], for a kernel whose text is still to change.
+fn without_hash(name: &str, parameters: Vec<Parameter>, (i, count): (&str, usize), body: &str) -> Kernel {
     let (first, all) = (format!("blockIdx.x * {THREADS}u + threadIdx.x"), format!("gridDim.x * {THREADS}u"));
     let head = format!("for (u32 {i} = {first}; {i} < {count}u; {i} += {all}) {{\n");
     let text = indented(&(head + &indented(body) + "}\n"));
     let blocks = count.div_ceil(THREADS).clamp(1, MOST_BLOCKS) as u32;
-    Kernel::new(name, parameters, [blocks, 1, 1], [THREADS as u32, 1, 1], &text).named_by_content()
+    Kernel::new(name, parameters, [blocks, 1, 1], [THREADS as u32, 1, 1], &text)
 }
 
 /// Declares the coordinates `c0, c1, ...` of the element `i` of a row-major array of these sizes.
