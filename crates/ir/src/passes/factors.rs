@@ -1,6 +1,7 @@
 //! Lets a matrix product be added to a sum by factors that are numbers in memory: gradients of weights to those of the micro-batches
 //! before. What single numbers make of both is computed once, not for every element, and libraries of products take it as it is.
 
+use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use crate::ops::pointwise::BinaryKind;
@@ -35,18 +36,19 @@ pub fn factors(graph: &Graph) -> Result<Graph, GraphError> {
             rewriter.copy(id)?;
             continue;
         };
-        let input = |load: usize| graph.node(id).inputs[product.producer_inputs() + load];
-        let (numbers, read): (_, Vec<Value>) = (numbers, read.iter().map(|&load| rewriter.get(input(load))).collect());
+        let (operands, inputs) = graph.node(id).inputs.split_at(product.producer_inputs());
+        let read: Vec<Value> = read.iter().map(|&load| rewriter.get(inputs[load])).collect();
         let path = graph.path(id);
-        let both = match known.get(&(numbers.clone(), read.clone())) {
-            Some(both) => both.clone(),
+        let key = (numbers, read);
+        let given = match known.get(&key) {
+            Some(given) => given.clone(),
             None => {
-                let both = rewriter.target().at_path(path, |g| g.push(numbers.clone(), &read))?;
-                known.entry((numbers, read)).or_insert(both).clone()
+                let given = rewriter.target().at_path(path, |g| g.push(key.0.clone(), &key.1))?;
+                known.entry(key).or_insert(given).clone()
             }
         };
-        let operands = graph.node(id).inputs[..product.producer_inputs()].iter().map(|&value| rewriter.get(value));
-        let inputs: Vec<Value> = operands.chain(both).chain([rewriter.get(input(sum))]).collect();
+        let operands = operands.iter().map(|&operand| rewriter.get(operand));
+        let inputs: Vec<Value> = operands.chain(given).chain([rewriter.get(inputs[sum])]).collect();
         let output = rewriter.target().at_path(path, |g| g.push1(product, &inputs))?;
         rewriter.set(Value { node: id, output: 0 }, output);
     }
@@ -70,10 +72,10 @@ impl Sum {
         let Some(Op::Matmul(_)) = fusion.producer.as_deref() else { return None };
         let [FusionOutput::Store { reg, ty }] = &fusion.outputs[..] else { return None };
         let at = |reg: Reg| fusion.program[usize::from(reg)];
-        let is_number = numbers(fusion);
-        let is_number = |reg: Reg| is_number[usize::from(reg)];
-        let Instr::Binary(BinaryKind::Add, a, b) = at(*reg) else { return None };
-        // What is kept of the sum, and what the product is multiplied by.
+        let numbers = numbers(fusion);
+        let is_number = |reg: Reg| numbers[usize::from(reg)];
+        let Instr::Binary(BinaryKind::Add, left, right) = at(*reg) else { return None };
+        // The condition, the sum, and what is kept of it where the condition holds and where not.
         let kept = |reg: Reg| {
             let Instr::Select(condition, a, b) = at(reg) else { return None };
             let is_zero = |reg: Reg| matches!(at(reg), Instr::Const(Scalar(0.0)));
@@ -83,9 +85,11 @@ impl Sum {
                 _ => return None,
             };
             let sum_ty = graph.ty(graph.node(id).inputs[fusion.producer_inputs() + sum]);
-            let fits = fusion.loads[sum].is_full(fusion.rows) && sum_ty == ty && is_number(condition);
+            let is_sum = fusion.loads[sum].is_full(fusion.rows) && sum_ty == ty;
+            let fits = is_sum && ty.dtype == DType::F32 && is_number(condition);
             fits.then_some((condition, sum, values))
         };
+        // What the product is multiplied by.
         let factors = |mut reg: Reg| {
             let mut factors = Vec::new();
             while at(reg) != Instr::Producer {
@@ -97,8 +101,8 @@ impl Sum {
             Some(factors)
         };
         let found = |(a, b): (Reg, Reg)| Some((kept(a)?, factors(b)?));
-        let ((condition, sum, values), factors) = [(a, b), (b, a)].into_iter().find_map(found)?;
-        let (numbers, read) = both(fusion, &factors, condition, values);
+        let ((condition, sum, values), factors) = [(left, right), (right, left)].into_iter().find_map(found)?;
+        let (numbers, read) = factor_and_kept(fusion, &factors, condition, values);
         let loads = vec![IndexMap::SCALAR, IndexMap::SCALAR, IndexMap::full(fusion.rows)];
         let outputs = vec![FusionOutput::Store { reg: RESULT, ty: ty.clone() }];
         let product = Fusion { loads, program: PROGRAM.to_vec(), outputs, ..fusion.clone() };
@@ -124,7 +128,7 @@ fn numbers(fusion: &Fusion) -> Vec<bool> {
 
 /// The fusion of one element that gives the product of some registers of a fusion, and which of two values a condition chooses; and the
 /// inputs of the fusion that it reads.
-fn both(fusion: &Fusion, factors: &[Reg], condition: Reg, values: [f64; 2]) -> (Fusion, Vec<usize>) {
+fn factor_and_kept(fusion: &Fusion, factors: &[Reg], condition: Reg, values: [f64; 2]) -> (Fusion, Vec<usize>) {
     let mut is_needed = vec![false; fusion.program.len()];
     factors.iter().chain([&condition]).for_each(|&reg| is_needed[usize::from(reg)] = true);
     for (reg, instr) in fusion.program.iter().enumerate().rev().filter(|(_, instr)| **instr != Instr::Producer) {
