@@ -3,7 +3,8 @@
 #
 #   crates/cuda/scripts/cudnn_support.sh FOLDER h200|a100 OUT
 #
-# FOLDER is what fetch_cudnn.sh made. The mock of the driver lets engines compile their kernels. Takes twelve minutes.
+# FOLDER is what fetch_cudnn.sh made. The mock of the driver lets engines compile their kernels. Takes twelve minutes of processor
+# time.
 set -euo pipefail
 
 usage="usage: cudnn_support.sh FOLDER h200|a100 OUT"

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
     /// Print the graph after this pass instead: autodiff, simplify, fold, precision, widen, recompute,
-    /// prologue, chain, fuse or schedule
+    /// prologue, chain, fuse, factors, buckets or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
     /// Simulate training on a cluster instead, each rank on its own batch: h200x8, a100x8, v100x8, v100x8-ib100, v100x16,

@@ -118,7 +118,7 @@ impl Compiler<'_> {
     fn rename(&mut self) {
         let mut known: HashMap<Instr, usize> = HashMap::new();
         for (index, instr) in self.fusion.program.iter().enumerate() {
-            let instr = renamed(*instr, |r| self.same[usize::from(r)] as Reg);
+            let instr = instr.renamed(|r| self.same[usize::from(r)] as Reg);
             let exact = self.is_exact(&instr);
             let same = match instr {
                 Instr::Cast(DType::F32, a) if self.types[usize::from(a)] == RegType::F32 => usize::from(a),
@@ -349,19 +349,6 @@ impl Compiler<'_> {
         }
         self.program.slots = slots;
         self.columns = drafts;
-    }
-}
-
-/// The instruction with other registers.
-fn renamed(instr: Instr, name: impl Fn(Reg) -> Reg) -> Instr {
-    match instr {
-        Instr::Producer | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => instr,
-        Instr::Unary(kind, a) => Instr::Unary(kind, name(a)),
-        Instr::Binary(kind, a, b) => Instr::Binary(kind, name(a), name(b)),
-        Instr::Select(c, a, b) => Instr::Select(name(c), name(a), name(b)),
-        Instr::Cast(to, a) => Instr::Cast(to, name(a)),
-        Instr::Reduce(kind, a) => Instr::Reduce(kind, name(a)),
-        Instr::OneHot(a) => Instr::OneHot(name(a)),
     }
 }
 

@@ -89,7 +89,7 @@ impl<'a> Planned<'a> {
 
     /// Whether the better steps replace nothing but sums over the micro-batches of a step, which the next step starts over.
     pub(super) fn replaces_sums(&self) -> bool {
-        self.call.per_micro_batch && self.lowered.fused.as_ref().is_some_and(|fused| fused.starts_over)
+        self.call.per_micro_batch && self.lowered.fused.as_ref().is_some_and(Fused::starts_over)
     }
 
     fn steps(&self) -> &[Step] {

@@ -421,7 +421,7 @@ impl Builder<'_> {
         let Lowered { steps, scratch, .. } = self.lowered;
         let is_expected = what.support(&convolution, ty) == Support::Precompiled;
         let apart = !fusion.loads.is_empty();
-        Ok((Fused { product: BY_CUDNN, what: what.added(), steps, is_expected, apart, starts_over: false }, scratch))
+        Ok((Fused { product: BY_CUDNN, what: what.added(), steps, is_expected, apart }, scratch))
     }
 
     /// Where a vector lies in `f32`: an input, or scratch memory that a kernel writes.

@@ -62,8 +62,7 @@ pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> 
     }
     let apart = has_rest || matches!(own_epilogue, Epilogue::GeluGrad { .. });
     let Lowered { steps, scratch, .. } = lowered;
-    let starts_over = matches!(own_epilogue, Epilogue::Added { .. });
-    Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart, starts_over }, scratch))
+    Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart }, scratch))
 }
 
 /// A fusion on one matrix product of operands of type `inputs`.

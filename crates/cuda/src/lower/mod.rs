@@ -189,11 +189,14 @@ pub(crate) struct Fused {
     pub(crate) is_expected: bool,
     /// Whether inputs of the node are read when the product has written some of its result, or all of it.
     apart: bool,
-    /// Whether state that it replaces may hold anything when a step begins.
-    pub(crate) starts_over: bool,
 }
 
 impl Fused {
+    /// Whether state that it replaces is a sum, which may hold anything when a step begins.
+    pub(crate) fn starts_over(&self) -> bool {
+        matches!(self.steps.last(), Some(Step::Product { epilogue: Epilogue::Added { .. }, .. }))
+    }
+
     /// Whether something of the node is left to kernels behind the product.
     fn has_rest(&self) -> bool {
         !matches!(self.steps.last(), Some(Step::Product { .. } | Step::Convolution { .. }))

@@ -70,13 +70,13 @@ impl<'a> Setup<'a> {
     fn run(&self, product: Product, epilogue: Epilogue<&Block>) -> Result<Vec<f64>, GpuError> {
         let operands = Operands { x: &self.x.0, w: &self.w.0, y: &self.y, workspace: &self.workspace };
         self.library.prepare(product, operands, epilogue, 1)?.launch(&self.runner.stream, 0)?;
-        self.read(&self.y)
+        self.read(&self.y, DType::Bf16)
     }
 
-    fn read(&self, block: &Block) -> Result<Vec<f64>, GpuError> {
+    fn read(&self, block: &Block, ty: DType) -> Result<Vec<f64>, GpuError> {
         let mut bytes = vec![0; block.bytes()];
         self.runner.stream.download(block, &mut bytes)?;
-        Ok(decode(DType::Bf16, &bytes))
+        Ok(decode(ty, &bytes))
     }
 
     /// `x w` with operands read as the product says.
@@ -132,7 +132,7 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
     figures.push(Figure::new("GELU against its tanh form", difference(&gelu, &form(gelu_tanh)), "relative difference"));
     figures.push(Figure::new("GELU against its erf form", difference(&gelu, &form(gelu_erf)), "relative difference"));
     equal("GELU", &gelu, &form(gelu_tanh), figures)?;
-    equal("what GELU keeps", &setup.read(aux)?, &setup.biased(), figures)
+    equal("what GELU keeps", &setup.read(aux, DType::Bf16)?, &setup.biased(), figures)
 }
 
 /// The gradient of GELU, alone and with the sums of rows, and sums of an operand. They overwrite the bias, which is given back.
@@ -143,9 +143,9 @@ fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure
     equal("gradient of GELU", &setup.run(PRODUCT, Epilogue::GeluGrad { aux })?, &wanted, figures)?;
     let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
     equal("gradient of GELU beside that of the bias", &got, &wanted, figures)?;
-    equal("gradient of the bias", &setup.read(bias)?, &column_sums(&wanted), figures)?;
+    equal("gradient of the bias", &setup.read(bias, DType::Bf16)?, &column_sums(&wanted), figures)?;
     setup.run(PRODUCT, Epilogue::SumOfW { bias })?;
-    equal("sums of w", &setup.read(bias)?, &column_sums(&setup.w.1), figures)?;
+    equal("sums of w", &setup.read(bias, DType::Bf16)?, &column_sums(&setup.w.1), figures)?;
     Ok(setup.runner.stream.upload(&encode(DType::Bf16, &setup.bias.1), bias)?)
 }
 
@@ -153,27 +153,21 @@ fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure
 fn sums(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let stream = &setup.runner.stream;
     let arena = setup.runner.context.arena(M * N * 4 + 2 * Arena::ALIGNMENT)?;
-    let block = |offset: usize, bytes: usize| arena.block(offset, bytes);
-    let (factor, kept) = (block(0, 4)?, block(Arena::ALIGNMENT, 4)?);
+    let (factor, kept) = (arena.block(0, 4)?, arena.block(Arena::ALIGNMENT, 4)?);
+    stream.upload(&encode(DType::F32, &[0.375]), &factor)?;
     let product = setup.reference(PRODUCT);
     for output in [DType::Bf16, DType::F32] {
-        let sum = block(2 * Arena::ALIGNMENT, M * N * output.size())?;
-        for (name, is_kept) in
-            [("product added to a sum", true), ("product in place of a sum that is no number", false)]
-        {
+        let sum = arena.block(2 * Arena::ALIGNMENT, M * N * output.size())?;
+        for (name, is_kept) in [("product added to a sum", true), ("product in place of a sum of NaN", false)] {
             let before = if is_kept { setup.aux.1.clone() } else { vec![f64::NAN; M * N] };
             stream.upload(&encode(output, &before), &sum)?;
-            stream.upload(&encode(DType::F32, &[0.375]), &factor)?;
             stream.upload(&encode(DType::F32, &[f64::from(u8::from(is_kept))]), &kept)?;
             let operands = Operands { x: &setup.x.0, w: &setup.w.0, y: &sum, workspace: &setup.workspace };
             let epilogue = Epilogue::Added { factor: &factor, kept: &kept, sum: &sum };
-            let prepared = setup.library.prepare(Product { output, ..PRODUCT }, operands, epilogue, 1)?;
-            prepared.launch(stream, 0)?;
-            let mut bytes = vec![0; sum.bytes()];
-            stream.download(&sum, &mut bytes)?;
+            setup.library.prepare(Product { output, ..PRODUCT }, operands, epilogue, 1)?.launch(stream, 0)?;
             let of = |(product, before): (&f64, &f64)| 0.375 * product + if is_kept { *before } else { 0.0 };
             let wanted: Vec<f64> = product.iter().zip(&before).map(of).collect();
-            equal(&format!("{name}, {output}"), &decode(output, &bytes), &wanted, figures)?;
+            equal(&format!("{name}, {output}"), &setup.read(&sum, output)?, &wanted, figures)?;
         }
     }
     Ok(())

@@ -177,6 +177,19 @@ impl Instr {
         list.into_iter().take(n)
     }
 
+    /// The instruction with other registers.
+    pub fn renamed(self, name: impl Fn(Reg) -> Reg) -> Instr {
+        match self {
+            Instr::Producer | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => self,
+            Instr::Unary(kind, a) => Instr::Unary(kind, name(a)),
+            Instr::Binary(kind, a, b) => Instr::Binary(kind, name(a), name(b)),
+            Instr::Select(c, a, b) => Instr::Select(name(c), name(a), name(b)),
+            Instr::Cast(to, a) => Instr::Cast(to, name(a)),
+            Instr::Reduce(kind, a) => Instr::Reduce(kind, name(a)),
+            Instr::OneHot(a) => Instr::OneHot(name(a)),
+        }
+    }
+
     /// What its register holds, if `registers` are those before it and `loads` the element types of the inputs.
     ///
     /// # Errors

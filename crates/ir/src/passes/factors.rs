@@ -44,7 +44,8 @@ pub fn factors(graph: &Graph) -> Result<Graph, GraphError> {
             Some(given) => given.clone(),
             None => {
                 let given = rewriter.target().at_path(path, |g| g.push(key.0.clone(), &key.1))?;
-                known.entry(key).or_insert(given).clone()
+                known.insert(key, given.clone());
+                given
             }
         };
         let operands = operands.iter().map(|&operand| rewriter.get(operand));
@@ -131,7 +132,7 @@ fn numbers(fusion: &Fusion) -> Vec<bool> {
 fn factor_and_kept(fusion: &Fusion, factors: &[Reg], condition: Reg, values: [f64; 2]) -> (Fusion, Vec<usize>) {
     let mut is_needed = vec![false; fusion.program.len()];
     factors.iter().chain([&condition]).for_each(|&reg| is_needed[usize::from(reg)] = true);
-    for (reg, instr) in fusion.program.iter().enumerate().rev().filter(|(_, instr)| **instr != Instr::Producer) {
+    for (reg, instr) in fusion.program.iter().enumerate().rev() {
         if is_needed[reg] {
             instr.operands().for_each(|operand| is_needed[usize::from(operand)] = true);
         }
@@ -139,7 +140,6 @@ fn factor_and_kept(fusion: &Fusion, factors: &[Reg], condition: Reg, values: [f6
     let (mut program, mut read) = (Vec::new(), Vec::new());
     let mut now: Vec<Reg> = vec![0; fusion.program.len()];
     for (reg, instr) in fusion.program.iter().enumerate().filter(|(reg, _)| is_needed[*reg]) {
-        let to = |reg: Reg| now[usize::from(reg)];
         let moved = match *instr {
             Instr::Load(load) => {
                 let number = read.iter().position(|&one| one == usize::from(load)).unwrap_or_else(|| {
@@ -148,11 +148,7 @@ fn factor_and_kept(fusion: &Fusion, factors: &[Reg], condition: Reg, values: [f6
                 });
                 Instr::Load(number as u16)
             }
-            Instr::Unary(kind, a) => Instr::Unary(kind, to(a)),
-            Instr::Binary(kind, a, b) => Instr::Binary(kind, to(a), to(b)),
-            Instr::Select(c, a, b) => Instr::Select(to(c), to(a), to(b)),
-            Instr::Cast(ty, a) => Instr::Cast(ty, to(a)),
-            other => other,
+            other => other.renamed(|reg| now[usize::from(reg)]),
         };
         now[reg] = program.len() as Reg;
         program.push(moved);
