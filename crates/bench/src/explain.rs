@@ -144,20 +144,24 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
         largest_batch: largest_batch(request, &plan)?,
-        predicted: request.sheet.map(|sheet| sheet.predict(&plan, accumulation)),
+        predicted: request.sheet.as_ref().map(|sheet| predicted(request, sheet, &plan, accumulation)),
         target: target_of(request),
     })
 }
 
-/// Launches and time of a step on the GPU whose data sheet a request names; `None` for other devices.
+/// Launches and time of a step on the GPU whose sheet a request has; `None` for other devices.
 ///
 /// # Errors
 /// As [`explain`].
 pub fn predict(request: &Request) -> Result<Option<Prediction>, ModelError> {
-    let Some(sheet) = request.sheet else { return Ok(None) };
+    let Some(sheet) = &request.sheet else { return Ok(None) };
     let plan = plan(request, request.batch_size)?;
     let accumulation = if plan.accumulates() { request.settings.accumulation } else { 1 };
-    Ok(Some(sheet.predict(&plan, accumulation)))
+    Ok(Some(predicted(request, sheet, &plan, accumulation)))
+}
+
+fn predicted(request: &Request, sheet: &Sheet, plan: &Plan, accumulation: u64) -> Prediction {
+    sheet.predict(plan, accumulation, !request.device.no_epilogues)
 }
 
 fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {

@@ -40,7 +40,8 @@ const TARGETS: [(&str, Option<usize>, GpuTarget); 7] = [
 /// `None` for other models, sizes, precisions and GPUs, and for inference.
 pub(crate) fn target_of(request: &Request) -> Option<GpuTarget> {
     let is_half = matches!(request.compile.precision, DType::F16 | DType::Bf16);
-    let is_meant = request.mode == Mode::Train && is_half && request.sheet.is_some_and(|sheet| sheet.name == "h200");
+    let is_meant =
+        request.mode == Mode::Train && is_half && request.sheet.as_ref().is_some_and(|sheet| sheet.name == "h200");
     let fits = |model: &str, tokens: Option<usize>| {
         model == request.model && tokens.is_none_or(|tokens| tokens == request.settings.sequence_length)
     };

@@ -50,11 +50,11 @@ pub struct Consumption {
     pub workers_needed: f64,
 }
 
-/// What a model is predicted to take in training on a GPU, by the data sheet alone; nothing of it is measured.
+/// What a model is predicted to take in training on a GPU, by its sheet.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedConsumption {
     /// Name of the product.
-    pub product: &'static str,
+    pub product: String,
     /// Type of tensors in memory and of the operands of products.
     pub precision: &'static str,
     /// What it takes.
@@ -223,7 +223,7 @@ impl Loading {
     ///
     /// # Errors
     /// A step that is not possible.
-    pub fn predicted(&self, sheet: Sheet) -> Result<Option<PredictedConsumption>, MeasureError> {
+    pub fn predicted(&self, sheet: &Sheet) -> Result<Option<PredictedConsumption>, MeasureError> {
         let usual = registry::find(&self.model).map_err(TrainError::from)?.family().usual_step(None);
         let request = explain::Request {
             model: self.model.clone(),
@@ -232,7 +232,7 @@ impl Loading {
             settings: usual,
             compile: CompileOptions { precision: DType::Bf16, ..CompileOptions::default() },
             device: DeviceOptions { kind: DeviceKind::Cuda { index: 0 }, ..DeviceOptions::default() },
-            sheet: Some(sheet),
+            sheet: Some(sheet.clone()),
             memory_bytes: sheet.free_bytes(),
         };
         let predicted = match explain::predict(&request) {

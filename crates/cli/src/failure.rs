@@ -8,6 +8,7 @@ use bessemer_bench::quickstart::QuickstartError;
 use bessemer_bench::report::ReportError;
 use bessemer_bench::simulator::ClusterError;
 use bessemer_comm::CommError;
+use bessemer_cuda::sheet::SheetError;
 use bessemer_data::DataError;
 use bessemer_fetch::FetchError;
 use bessemer_ir::GraphError;
@@ -158,6 +159,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         )
         || error.is::<RecipeError>()
         || error.is::<ClusterError>()
+        || error.is::<SheetError>()
         || error.is::<ModelError>()
         || error.downcast_ref().is_some_and(CommError::is_usage)
         || error.is::<DataError>()

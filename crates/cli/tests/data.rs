@@ -196,8 +196,11 @@ fn the_cores_that_feed_a_gpu_are_predicted() {
     assert!((number(&predicted["workers_needed"]) / needed - 1.0).abs() < 1e-9, "{predicted} {needed}");
     let text = run(bench).ok().out;
     let line = text.lines().find(|line| line.starts_with("a GPU ")).expect("a prediction");
-    let parts =
-        ["NVIDIA H200 SXM is predicted to take", "(bf16, batch 4; by its data sheet, not measured)", "cores feed it"];
+    let parts = [
+        "NVIDIA H200 SXM is predicted to take",
+        "(bf16, batch 4; by the sheet that explain has of it)",
+        "cores feed it",
+    ];
     assert!(parts.iter().all(|part| line.contains(part)), "{line}");
 }
 

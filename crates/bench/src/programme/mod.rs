@@ -87,7 +87,7 @@ enum Found {
     Beside(Vec<BenchResult>),
 }
 
-/// A step by the GPU's data sheet, in seconds; `None` where there is no sheet of it.
+/// A step by the GPU's sheet, in seconds; `None` where there is no sheet of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Predicted {
     sheet: String,

@@ -21,7 +21,7 @@ EXAMPLES:
 ///
 /// Batches are loaded as `train` would load them for the model, and thrown away: read, decoded, augmented, cut, masked and
 /// copied by the recipe's settings. Beside it stands what the model takes in training on this machine, by a few steps
-/// with random inputs, what it takes where its batches are loaded meanwhile, with a mark where it waits for them, and what an H200 is predicted to take by its data sheet, with the number of this machine's cores that feed it.
+/// with random inputs, what it takes where its batches are loaded meanwhile, with a mark where it waits for them, and what an H200 is predicted to take as `explain` predicts it, with the number of this machine's cores that feed it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             Some(Together::measure(&recipe, Duration::from_secs(options.seconds as u64), common.device(), &stop)?)
         }
     };
-    let predicted = loading.predicted(Sheet::ALL[0])?;
+    let predicted = loading.predicted(&Sheet::usual())?;
     match options.json {
         true => print_json(&Measured { loading, training_here, training_while_loading: together, predicted }),
         false => print(&table(&loading, training_here.as_ref(), together.as_ref(), predicted.as_ref())),
@@ -153,8 +153,7 @@ fn table(
     }
     if let Some(PredictedConsumption { product, precision, consumption }) = predicted {
         text += &format!(
-            "a GPU       {product} is predicted to take {} {unit}/s in training ({precision}, batch {}; by its data sheet, not \
-             measured): {} of these cores feed it\n",
+            "a GPU       {product} is predicted to take {} {unit}/s in training ({precision}, batch {}; by the sheet that explain has of it): {} of these cores feed it\n",
             significant(consumption.samples_per_second, 3),
             consumption.batch_size,
             consumption.workers_needed.ceil(),

@@ -7,7 +7,7 @@ use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::simulator::{Scaling, ScalingRow, ScalingTable, StepProfile, scaling};
 use bessemer_bench::workload::Mode;
-use bessemer_cuda::sheet::{FamilyUse, FusedProducts, PlainLowering, Prediction, Sheet};
+use bessemer_cuda::sheet::{FamilyUse, FusedProducts, PlainLowering, Prediction, Reached, Sheet};
 use bessemer_train::DeviceKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::tasks::{MetricSchema, metric_schema};
@@ -19,6 +19,8 @@ EXAMPLES:
   bessemer explain resnet50 --batch-size 32
   bessemer explain bert-base --batch-size 8 --sequence-length 512
   bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
+  bessemer explain bert-base --device cuda --sheet a100 --print-sheet > mine.toml      what is known of a GPU, as a file to edit
+  bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet mine.toml
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
   bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
   bessemer explain resnet50 --batch-size 4 --cluster h200x8 --nodes 2,4 --norms-over all --overlap off";
@@ -64,9 +66,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = input_rate, requires = "cluster",
           help_heading = "Cluster")]
     pub input_rate: Option<f64>,
-    /// The GPU for which the time of a step is predicted: h200, h100 or a100 [default: h200, where --device is a GPU]
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["cluster", "after"], help_heading = "Output")]
-    pub sheet: Option<Sheet>,
+    /// The GPU for which the time of a step is predicted: h200, h100, a100, or a TOML file [default: h200, where --device is
+    /// a GPU]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["cluster", "after"], help_heading = "Output")]
+    pub sheet: Option<String>,
+    /// Print that sheet instead, a file to begin another one from
+    #[arg(long, conflicts_with_all = ["cluster", "after", "json"], help_heading = "Output")]
+    pub print_sheet: bool,
     /// Print JSON instead of tables
     #[arg(long, conflicts_with = "after", help_heading = "Output")]
     pub json: bool,
@@ -94,11 +100,17 @@ fn pass(name: &str) -> Result<Pass, String> {
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let name = options.model.name();
-    let sheet = match (common.device, options.sheet) {
-        (DeviceKind::Cuda { .. }, sheet) => Some(sheet.unwrap_or(Sheet::ALL[0])),
-        (DeviceKind::Cpu, None) => None,
-        (DeviceKind::Cpu, Some(_)) => return Err(Usage("--sheet is for --device cuda".to_owned()).into()),
+    let sheet = match common.device {
+        DeviceKind::Cuda { .. } => Some(Sheet::find(options.sheet.as_deref().unwrap_or(Sheet::DEFAULT))?),
+        DeviceKind::Cpu => None,
     };
+    let given = [("--sheet", options.sheet.is_some()), ("--print-sheet", options.print_sheet)];
+    if let (None, Some((option, _))) = (&sheet, given.into_iter().find(|(_, given)| *given)) {
+        return Err(Usage(format!("{option} is for --device cuda")).into());
+    }
+    if let Some(sheet) = sheet.as_ref().filter(|_| options.print_sheet) {
+        return print(&sheet.text);
+    }
     if options.cluster.is_none() {
         options.shared.refuse("--cluster")?;
     }
@@ -116,8 +128,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         settings: options.shared.settings(options.step.settings(options.model)?),
         compile,
         device: common.device(),
+        memory_bytes: sheet.as_ref().map_or_else(|| available_memory().unwrap_or(u64::MAX), Sheet::free_bytes),
         sheet,
-        memory_bytes: sheet.map_or_else(|| available_memory().unwrap_or(u64::MAX), |sheet| sheet.free_bytes()),
     };
     if let Some(cluster) = &options.cluster {
         return scale(options, request, cluster).map_err(|error| named(error, name));
@@ -187,13 +199,16 @@ fn scaling_text(table: &ScalingTable) -> String {
 
 /// The launches of a step on a GPU, and why they are not better ones.
 fn predicted_text(prediction: &Prediction) -> String {
-    let Prediction { product, families, all, arena_bytes, scratch_bytes, fused, plain, .. } = prediction;
-    let mut launches = Table::new(2, &["predicted", "mostly", "launches", "GFLOP", "MB", "ms"]);
-    let row = |name: &str, FamilyUse { launches, flops, bytes, seconds, bound }: FamilyUse| {
+    let Prediction { sheet, product, source, families, all, arena_bytes, scratch_bytes, fused, plain, .. } = prediction;
+    let measured = prediction.measured_seconds / all.seconds.max(f64::MIN_POSITIVE);
+    let mut launches = Table::new(3, &["predicted", "mostly", "at", "launches", "GFLOP", "MB", "ms"]);
+    let row = |name: &str, FamilyUse { launches, flops, bytes, seconds, bound, reached }: FamilyUse| {
         let [gflop, mb] = [flops as f64 / 1e9, bytes as f64 / 1e6];
+        let at = reached.map(|Reached { share, origin }| format!("{}, {}", show::percent(share), origin.name()));
         [
             name.to_owned(),
             bound.name().to_owned(),
+            at.unwrap_or_default(),
             launches.to_string(),
             format!("{gflop:.3}"),
             format!("{mb:.1}"),
@@ -211,8 +226,10 @@ fn predicted_text(prediction: &Prediction) -> String {
     }
     let slow = if plain.is_empty() { String::new() } else { format!("{slow}\n") };
     format!(
-        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}, beside it at most {}\n\n{launches}\n{with}{slow}",
+        "a step on {product}, predicted: {} ms, {} of that by efficiencies that were measured; arena {}, beside it at most {}\n\
+         sheet {sheet}: {source}\n\n{launches}\n{with}{slow}",
         show::significant(all.seconds * 1e3, 3),
+        show::percent(measured),
         show::bytes(*arena_bytes as u64),
         show::bytes(*scratch_bytes as u64),
     )
