@@ -2,13 +2,14 @@
 
 use crate::gpu_targets::{GpuTarget, target_of};
 use crate::workload::{Mode, StepSettings, Work, Workload};
-use bessemer_cuda::sheet::{Prediction, Sheet, scratch_bytes};
+use bessemer_cuda::sheet::{Prediction, Sheet};
 use bessemer_ir::GraphError;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
 use bessemer_models::ModelError;
 use bessemer_train::DeviceOptions;
+use bessemer_train::memory::{largest_batch, plan_bytes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -139,11 +140,11 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         bytes: kernels.values().map(|kernel| kernel.bytes).sum(),
         kernels,
         near_misses: if request.compile.fuse { grouped(&near_misses(&plan.graph)) } else { Vec::new() },
-        peak_bytes: all_bytes(&plan),
+        peak_bytes: plan_bytes(&plan) as usize,
         persistent_bytes: plan.state_bytes() + plan.persistent_bytes,
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
-        largest_batch: largest_batch(request, &plan)?,
+        largest_batch: largest_batch_of(request, &plan)?,
         predicted: request.sheet.as_ref().map(|sheet| predicted(request, sheet, &plan, accumulation)),
         target: target_of(request),
     })
@@ -204,119 +205,27 @@ fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
     Ok(compile(&work(request, batch)?.graph, &*request.device.target(), &request.compile)?)
 }
 
-/// Memory of a plan, on a GPU with that of libraries, at most.
-fn all_bytes(plan: &Plan) -> usize {
-    plan.memory_bytes() + scratch_bytes(plan)
-}
-
-/// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess, and the line between the
-/// largest batch that fits and the smallest that does not gives the next, unless two such guesses have not halved what lies
-/// between. `known` is the plan of the request's own batch.
-fn largest_batch(request: &Request, known: &Plan) -> Result<Option<usize>, ModelError> {
+/// The largest batch whose plan fits into the memory of a request. `known` is the plan of its own batch.
+fn largest_batch_of(request: &Request, known: &Plan) -> Result<Option<usize>, ModelError> {
     let limit = request.memory_bytes;
     // None where tensors of the batch have more elements than kernels of the device count.
     let bytes = |batch: usize| {
         if batch == request.batch_size {
-            return Ok(Some(all_bytes(known) as u64));
+            return Ok(Some(plan_bytes(known)));
         }
         match plan(request, batch) {
-            Ok(plan) => Ok(Some(all_bytes(&plan) as u64)),
+            Ok(plan) => Ok(Some(plan_bytes(&plan))),
             Err(ModelError::Graph(GraphError::Unsupported(_))) if batch > request.batch_size => Ok(None),
             Err(error) => Err(error),
         }
     };
-    search(limit, request.batch_size, bytes)
+    largest_batch(limit, request.batch_size, 0.0, bytes)
 }
-
-/// The largest batch whose bytes are within the limit, where more samples need no less; `start` is one that is cheap to look at.
-fn search<E>(
-    limit: u64,
-    start: usize,
-    mut bytes: impl FnMut(usize) -> Result<Option<u64>, E>,
-) -> Result<Option<usize>, E> {
-    let Some(one) = bytes(1)?.filter(|&one| one <= limit) else { return Ok(None) };
-    let (mut good, mut good_bytes) = (1, one);
-    let mut bad: Option<(usize, Option<u64>)> = None;
-    let mut next = if start > 1 { start } else { FEW_SAMPLES };
-    // How much lay between the two before the last two guesses.
-    let mut gaps = [usize::MAX; 2];
-    // Grows while guesses are too small.
-    let mut step = 1;
-    loop {
-        let found = bytes(next)?;
-        match found {
-            Some(found) if found <= limit => (good, good_bytes) = (next, found),
-            too_many => bad = Some((next, too_many)),
-        }
-        let (from, to) = match bad {
-            // The line from one sample on.
-            None if good >= MOST_SAMPLES => return Ok(Some(good)),
-            None => {
-                step *= 4;
-                ((1, one), (good, good_bytes))
-            }
-            Some((bad, _)) if bad - good <= 1 => return Ok(Some(good)),
-            Some((bad, Some(bad_bytes))) => ((good, good_bytes), (bad, bad_bytes)),
-            Some((bad, None)) => ((good, good_bytes), (bad, u64::MAX)),
-        };
-        let per_sample = (to.1.saturating_sub(from.1) as f64 / (to.0 - from.0) as f64).max(1.0);
-        let guess = from.0.saturating_add(((limit - from.1) as f64 / per_sample) as usize);
-        let (least, most) = match bad {
-            None => ((good + step / 16).clamp(good + 1, MOST_SAMPLES), MOST_SAMPLES),
-            Some((bad, _)) => (good + 1, bad - 1),
-        };
-        let gap = most - least;
-        let is_slow = bad.is_some_and(|(_, bytes)| bytes.is_none()) || gap > gaps[0] / 2;
-        next = if is_slow { least.midpoint(most) } else { guess.clamp(least, most) };
-        gaps = [gaps[1], gap];
-    }
-}
-
-/// A second batch to look at, where the first has one sample.
-const FEW_SAMPLES: usize = 9;
-
-/// No batch is larger.
-const MOST_SAMPLES: usize = 1 << 24;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use bessemer_train::DeviceKind;
-
-    /// What the search finds in so many looks, and the largest of all batches that fit.
-    fn found(limit: u64, start: usize, bytes: &dyn Fn(usize) -> Option<u64>) -> (Option<usize>, usize) {
-        let mut looks = 0;
-        let look = |batch: usize| {
-            looks += 1;
-            Ok::<_, ()>(bytes(batch))
-        };
-        let found = search(limit, start, look).unwrap();
-        let all = (1..).take_while(|&batch| bytes(batch).is_some_and(|bytes| bytes <= limit)).last();
-        assert_eq!(found, all, "limit {limit}, start {start}");
-        (found, looks)
-    }
-
-    /// Bytes that a batch takes; `None` if it has no plan.
-    type Bytes<'a> = &'a dyn Fn(usize) -> Option<u64>;
-
-    #[test]
-    fn the_largest_batch_is_that_of_trying_all() {
-        let affine = |batch: usize| Some(1000 + 37 * batch as u64);
-        let padded = |batch: usize| Some(500 + (31 * batch as u64).next_multiple_of(256));
-        let bent = |batch: usize| Some(900 + 20 * batch as u64 + 15 * (batch as u64).saturating_sub(700));
-        let flat = |batch: usize| Some(2000 + 50 * batch as u64 - 20 * (batch as u64).min(600));
-        let counted = |batch: usize| (batch < 1337).then_some(100 + batch as u64);
-        let forms: [(Bytes<'_>, usize); 5] = [(&affine, 4), (&padded, 9), (&bent, 10), (&flat, 12), (&counted, 19)];
-        for (bytes, most) in forms {
-            for limit in [0, 1036, 1037, 1074, 5_000, 31_007, 60_000] {
-                for start in [1, 2, 8, 64] {
-                    let (found, looks) = found(limit, start, bytes);
-                    assert!(looks <= most + 6, "{looks} looks for {found:?} at {limit} from {start}");
-                }
-            }
-            assert!(found(60_000, 8, bytes).1 <= most, "{} looks", found(60_000, 8, bytes).1);
-        }
-    }
 
     #[test]
     fn a_plan_of_one_more_sample_does_not_fit() {
@@ -333,7 +242,7 @@ mod tests {
                     memory_bytes,
                 };
                 let found = explain(&request).unwrap().largest_batch.expect("one fits");
-                let bytes = |batch: usize| all_bytes(&plan(&request, batch).unwrap()) as u64;
+                let bytes = |batch: usize| plan_bytes(&plan(&request, batch).unwrap());
                 assert!(bytes(found) <= memory_bytes && bytes(found + 1) > memory_bytes, "{model}: {found}");
             }
         }

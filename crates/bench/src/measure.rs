@@ -19,6 +19,7 @@ use bessemer_models::ModelError;
 use bessemer_nn::{Over, initialise};
 use bessemer_train::device::lacks_library;
 use bessemer_train::events::{BenchResult, BenchRun};
+use bessemer_train::memory::{Batch, BatchTooLarge, plan_bytes};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::{metric_schema, registry};
 use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, Group, TrainError};
@@ -132,6 +133,8 @@ pub enum MeasureError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Batch(#[from] Box<BatchTooLarge>),
     #[error("{setting} is 0; at least 1 is needed")]
     Zero { setting: &'static str },
     #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
@@ -160,8 +163,9 @@ impl MeasureError {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             MeasureError::Memory { .. }
+            | MeasureError::Batch(_)
             | MeasureError::Run(RunError::Memory { .. })
-            | MeasureError::Ranks(TrainError::Run(RunError::Memory { .. })) => true,
+            | MeasureError::Ranks(TrainError::Batch(_) | TrainError::Run(RunError::Memory { .. })) => true,
             MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
             _ => false,
         }
@@ -188,6 +192,7 @@ impl MeasureError {
             MeasureError::Model(error) => error.into(),
             MeasureError::Device(error) => error.into(),
             MeasureError::Run(error) => error.into(),
+            MeasureError::Batch(error) => error.into(),
             MeasureError::Memory { needed, .. } => {
                 let source = ErrorKind::OutOfMemory.into();
                 RunError::Memory { what: "the step", bytes: needed as usize, source }.into()
@@ -305,6 +310,17 @@ impl Request {
         }
     }
 
+    /// The error of a step that found no memory, with the largest batch that has it.
+    fn explained(&self, error: MeasureError, device: &dyn Device) -> MeasureError {
+        let MeasureError::Run(error) = error else { return error };
+        let batch = Batch { size: self.batch_size, setting: "--batch-size" };
+        let explained = batch.explained(error, device, |batch_size| {
+            let work = Work { batch_size, ..self.work() }.build().ok()?;
+            Some(plan_bytes(&compile(&work.graph, device.target(), &self.compile_options()).ok()?))
+        });
+        explained.map_or_else(MeasureError::Run, MeasureError::Batch)
+    }
+
     fn compile_options(&self) -> CompileOptions {
         let buckets = BucketOptions { overlap: self.overlap, ..BucketOptions::default() };
         let (precision, tf32) = (self.work().precision, self.precision == Compute::Tf32);
@@ -331,7 +347,8 @@ impl Prepared {
     pub(crate) fn on(request: &Request, device: &dyn Device) -> Result<Prepared, MeasureError> {
         let work = request.work().build()?;
         let model_flops = bessemer_models::flops(&work.graph);
-        let executor = drawn(&work, device, &request.compile_options(), request.seed)?;
+        let executor = drawn(&work, device, &request.compile_options(), request.seed);
+        let executor = executor.map_err(|error| request.explained(error, device))?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
         Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }

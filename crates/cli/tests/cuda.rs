@@ -175,6 +175,58 @@ fn steps_are_measured() {
     assert!(result["throughput"].as_f64().unwrap() > 0.0);
 }
 
+/// What a batch needs is known before anything runs: a GPU of 0.7 GB takes the batch that is predicted for one.
+#[test]
+fn a_batch_that_does_not_fit_is_said_with_the_largest_that_does() {
+    let Some(machine) = Machine::new("a_batch_that_does_not_fit_is_said_with_the_largest_that_does") else { return };
+    machine.run_on("cuda", &format!("{TRAIN} --steps 1 --out run")).ok();
+    let on_small = |words: &str| {
+        let on_gpu = format!("--device cuda --tuning off --gpu-libraries {}", machine.mocks.display());
+        let begun = Instant::now();
+        let ran = ran(machine.command(&format!("{words} {on_gpu}")).env("MOCK_MEMORY", "700000000"));
+        println!("{words}: {:.1} s", begun.elapsed().as_secs_f64());
+        ran
+    };
+    let sheet = machine.run("explain resnet20-cifar --device cuda --print-sheet").ok().out;
+    let sheet = sheet.replace("memory_gbytes = { value = 141.0", "memory_gbytes = { value = 0.7");
+    fs::write(
+        machine.path("small.toml"),
+        sheet.replace("reserved_gbytes = { value = 1.5", "reserved_gbytes = { value = 0"),
+    )
+    .unwrap();
+    let explained = json(machine.run("explain resnet20-cifar --device cuda --sheet small.toml --json"));
+    let largest = explained["largest_batch"].as_u64().unwrap() as usize;
+    assert!((8..10_000).contains(&largest), "{largest}");
+
+    let bench = "bench train resnet20-cifar --batch-size 10000 --warmup 0 --steps 1 --repeat 1 --json --quiet";
+    let result = json(on_small(bench));
+    let error = result["options"]["error"].as_str().unwrap();
+    assert!(error.starts_with("out of memory: no memory for "), "{error}");
+    let named = |said: &str, batch: usize, setting: &str| -> usize {
+        let end = said.trim_end().strip_suffix(&format!(" does ({setting})")).unwrap_or_else(|| panic!("{said}"));
+        let (_, fits) = end.split_once(&format!("; a batch of {batch} does not fit, one of ")).unwrap();
+        fits.parse().unwrap()
+    };
+    let fits = named(error, 10_000, "--batch-size");
+    assert!(fits <= largest && largest as f64 <= 1.02 * fits as f64, "{fits} of {largest}: {error}");
+    for (words, batch, setting) in [
+        (
+            "eval resnet20-cifar --weights run --data shapes --batch-size 200000 --quiet".to_owned(),
+            200_000,
+            "--batch-size",
+        ),
+        (
+            format!("{TRAIN} --steps 1 --set train.batch_size=20000 --set data.train_samples=20000 --out large"),
+            20_000,
+            "train.batch_size",
+        ),
+        (format!("{TRAIN} --steps 1 --set eval.batch_size=60000 --out evaluated"), 60_000, "eval.batch_size"),
+    ] {
+        let said = on_small(&words).fails(2, &["error: no memory for "]).err;
+        assert!((1..batch).contains(&named(&said, batch, setting)), "{said}");
+    }
+}
+
 /// This program's runs of a comparison are on the GPU, in processes of their own, and are held against each other.
 #[test]
 fn forms_of_a_step_are_compared() {

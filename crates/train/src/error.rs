@@ -3,6 +3,7 @@
 use crate::checkpoint::{CheckpointError, TensorError};
 use crate::device::{DeviceError, lacks_library};
 use crate::events::EventError;
+use crate::memory::BatchTooLarge;
 use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
@@ -37,6 +38,8 @@ pub enum TrainError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Batch(#[from] Box<BatchTooLarge>),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -177,6 +180,7 @@ impl TrainError {
             Self::Recipe(_)
             | Self::Model(_)
             | Self::Device(_)
+            | Self::Batch(_)
             | Self::Sample(_)
             | Self::Weights { .. }
             | Self::Setting { .. }

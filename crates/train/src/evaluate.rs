@@ -85,7 +85,7 @@ impl Default for EvaluateOptions {
 pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptions) -> Result<EvalReport, TrainError> {
     let model = registry::find(name)?;
     let (evaluation, trained) = model.family().evaluation(model.name(), weights, data, options)?;
-    let mut session = EvalSession::of_parts(evaluation.models()?, evaluation.batch_size(), &options.compute)?;
+    let mut session = EvalSession::of_evaluation(&*evaluation, &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new(), &Group::alone())?;
     Ok(report.expect("nobody raises the signal"))

@@ -14,6 +14,7 @@ pub mod evaluate;
 pub mod events;
 mod loaded_weights;
 pub mod machine;
+pub mod memory;
 pub mod names;
 mod number;
 mod onnx;

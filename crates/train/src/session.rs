@@ -5,6 +5,7 @@ use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
 use crate::device::{DeviceKind, DeviceOptions};
 use crate::error::TrainError;
 use crate::events::PlanInfo;
+use crate::memory::{Batch, plan_bytes};
 use crate::ranks::Group;
 use crate::recipe::{Compute, Recipe};
 use crate::setup::{RunShape, compile_options};
@@ -12,7 +13,7 @@ use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Evaluation, Feeds, Task};
 use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::{StateTensor, print_plan};
+use bessemer_ir::plan::{Plan, StateTensor, print_plan};
 use bessemer_ir::run::{
     Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateSnapshot, StateStore, Ticket,
     read_i32, write_f32, write_i32,
@@ -87,7 +88,8 @@ impl TrainSession {
     /// Compiles the step of one rank of a group. All state is zero until [`TrainSession::initialise`] or [`TrainSession::restore`].
     ///
     /// # Errors
-    /// A recipe that cannot be built or run on this machine; [`TrainError::RanksDiffer`] for plans that are not the same on all ranks, before
+    /// A recipe that cannot be built or run on this machine; [`TrainError::Batch`] for a batch that does not fit into the memory of a GPU;
+    /// [`TrainError::RanksDiffer`] for plans that are not the same on all ranks, before
     /// memory is taken.
     pub fn new(
         task: &dyn Task,
@@ -97,14 +99,26 @@ impl TrainSession {
         group: &Group,
     ) -> Result<Self, TrainError> {
         let options = compile_options(recipe, compute)?;
-        let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
+        let batch_size = recipe.train.batch_size as usize;
+        let shape = RunShape { steps_per_epoch, ranks: group.ranks(), batch_size };
+        let Model { graph, specs, names } = task.training_step(shape)?;
         let device = compute.device.open_rank(group.link())?;
         let plan = compile(&graph, device.target(), &options)?;
         if group.size() > 1 {
             group.compare("the hash of the compiled step", &sha256_hex(print_plan(&plan).as_bytes()))?;
         }
-        let state = new_state(&*device, &specs)?;
-        let executor = device.load(plan, &state, &StateBinding::default())?;
+        let loaded = || -> Result<_, RunError> {
+            let state = new_state(&*device, &specs)?;
+            let executor = device.load(plan, &state, &StateBinding::default())?;
+            Ok((state, executor))
+        };
+        let (state, executor) = loaded().map_err(|error| {
+            let batch = Batch { size: batch_size, setting: "train.batch_size" };
+            batch.explain(error.into(), &*device, |batch_size| {
+                let model = task.training_step(RunShape { batch_size, ..shape }).ok()?;
+                Some(plan_bytes(&compile(&model.graph, device.target(), &options).ok()?))
+            })
+        })?;
         let unsteady = specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| state.layout().number(&spec.name));
         let unsteady = unsteady.collect::<Result<Vec<_>, _>>()?;
         let under_way = if executor.computes_in_background() { STEPS_UNDER_WAY } else { 1 };
@@ -119,7 +133,7 @@ impl TrainSession {
             specs,
             names,
             seed: recipe.train.seed,
-            batch_size: recipe.train.batch_size as usize,
+            batch_size,
             scales_loss: recipe.precision.compute == Compute::Fp16,
             parts: task.metric_schema().parts,
         })
@@ -387,11 +401,22 @@ pub(crate) fn check_kernels(evaluation: &dyn Evaluation, compute: &ComputeOption
         DeviceKind::Cuda { .. } => {
             let target = compute.device.target();
             evaluation
-                .models()?
+                .models(evaluation.batch_size())?
                 .iter()
                 .try_for_each(|model| Ok(compile(&model.graph, &*target, &compute.compile).map(drop)?))
         }
     }
+}
+
+/// The plans of an evaluation with another batch; none if there are no such plans.
+fn plans_of(
+    evaluation: &dyn Evaluation,
+    batch_size: usize,
+    device: &dyn Device,
+    options: &CompileOptions,
+) -> Option<Vec<Plan>> {
+    let models = evaluation.models(batch_size).ok()?;
+    models.iter().map(|model| compile(&model.graph, device.target(), options).ok()).collect()
 }
 
 /// The forward pass of a model, or several over one state, for samples of different shapes.
@@ -419,27 +444,53 @@ impl EvalSession {
     /// # Errors
     /// As [`EvalSession::new`].
     pub fn of_parts(models: Vec<Model>, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let device = compute.device.open()?;
+        Self::on(&*compute.device.open()?, &models, batch_size, &compute.compile)
+    }
+
+    fn on(
+        device: &dyn Device,
+        models: &[Model],
+        batch_size: usize,
+        options: &CompileOptions,
+    ) -> Result<Self, TrainError> {
         let Model { specs, names, .. } = &models[0];
-        let state = new_state(&*device, specs)?;
-        let plan = |model: &Model| load(&*device, &model.graph, &compute.compile, &state, &StateBinding::default());
+        let state = new_state(device, specs)?;
+        let plan = |model: &Model| load(device, &model.graph, options, &state, &StateBinding::default());
         let executors = models.iter().map(plan).collect::<Result<_, _>>()?;
         let own_state_bytes = state.layout().bytes();
         Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes })
     }
 
-    /// Compiles the forward passes, at least one, of a model that is being trained. They read the weights of the training session where they
+    /// The same for the forward passes of an evaluation.
+    ///
+    /// # Errors
+    /// As [`EvalSession::new`]; [`TrainError::Batch`] for a batch that does not fit into the memory of a GPU.
+    pub fn of_evaluation(evaluation: &dyn Evaluation, compute: &ComputeOptions) -> Result<Self, TrainError> {
+        let (device, size) = (compute.device.open()?, evaluation.batch_size());
+        let made = Self::on(&*device, &evaluation.models(size)?, size, &compute.compile);
+        made.map_err(|error| {
+            Batch { size, setting: "--batch-size" }.explain(error, &*device, |size| {
+                let plans = plans_of(evaluation, size, &*device, &compute.compile)?;
+                // They share their state.
+                let state = plans.first().map_or(0, Plan::state_bytes) as u64;
+                Some(state + plans.iter().map(|plan| plan_bytes(plan) - plan.state_bytes() as u64).sum::<u64>())
+            })
+        })
+    }
+
+    /// Compiles the forward passes of an evaluation of a model that is being trained. They read the weights of the training session where they
     /// are: the averages if `averages`, else the last ones.
     ///
     /// # Errors
-    /// As [`EvalSession::new`]; a session of another model.
+    /// As [`EvalSession::of_evaluation`]; a session of another model.
     pub fn of_training(
         train: &TrainSession,
         averages: bool,
-        models: Vec<Model>,
-        batch_size: usize,
+        evaluation: &dyn Evaluation,
         options: &CompileOptions,
     ) -> Result<Self, TrainError> {
+        let (device, batch_size) = (&*train.device, evaluation.batch_size());
+        let models = evaluation.models(batch_size)?;
         let Model { specs, names, .. } = &models[0];
         let state = train.executor.state();
         let average = |name: &str| {
@@ -447,8 +498,13 @@ impl EvalSession {
             if state.layout().number(&average).is_ok() { average } else { name.to_owned() }
         };
         let binding = StateBinding { rename: if averages { Some(&average) } else { None } };
-        let plan = |model: &Model| load(&*train.device, &model.graph, options, state, &binding);
-        let executors = models.iter().map(plan).collect::<Result<_, _>>()?;
+        let plan = |model: &Model| load(device, &model.graph, options, state, &binding);
+        let executors = models.iter().map(plan).collect::<Result<_, _>>().map_err(|error| {
+            Batch { size: batch_size, setting: "eval.batch_size" }.explain(error, device, |size| {
+                let plans = plans_of(evaluation, size, device, options)?;
+                Some(plans.iter().map(|plan| plan_bytes(plan) - plan.state_bytes() as u64).sum())
+            })
+        })?;
         Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes: 0 })
     }
 

@@ -22,12 +22,14 @@ pub struct RunShape {
     pub steps_per_epoch: u64,
     /// The ranks that share the micro-batches of a step.
     pub ranks: Ranks,
+    /// Samples of a micro-batch: those of the recipe, unless it is asked what another number would take.
+    pub batch_size: usize,
 }
 
 impl RunShape {
     /// Of a process that is alone.
-    pub fn alone(steps_per_epoch: u64) -> Self {
-        Self { steps_per_epoch, ranks: Ranks::default() }
+    pub fn alone(steps_per_epoch: u64, batch_size: usize) -> Self {
+        Self { steps_per_epoch, ranks: Ranks::default(), batch_size }
     }
 }
 

@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 /// Steps whose results are kept.
 const KEPT_RESULTS: u64 = 4;
+/// What the memory of a plan is listed as.
+const ARENA: &str = "the plan's arena";
 /// Bytes of the report of one call.
 pub(super) const REPORT_BYTES: usize = 4 * REPORT_WORDS;
 
@@ -185,6 +187,8 @@ impl CudaExecutor {
             return Err(RunError::ForeignState { device: KIND });
         }
         let state_numbers = binding.resolve(&plan.state, store.layout())?;
+        // A plan that does not fit is refused before engines are measured and kernels compiled for it.
+        drop(gpu.ledger.allocate(&gpu.context, ARENA, plan.arena_bytes)?);
         let once = plan.once_calls.iter().filter_map(|once| match once {
             OnceCall::Run(call) => Some(call),
             OnceCall::Prepack(_) => None,
@@ -226,7 +230,7 @@ impl CudaExecutor {
         gpu.compile(&kernels.collect()).map_err(failed)?;
 
         let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
-        let arena = allocate("the plan's arena", plan.arena_bytes)?;
+        let arena = allocate(ARENA, plan.arena_bytes)?;
         let workspace =
             allocate("scratch memory of libraries", all().map(|one| one.workspace(gpu, plan.tf32)).max().unwrap_or(0))?;
         let tables = allocate("tables of groups", tables_end)?;

@@ -4,6 +4,7 @@ use crate::driver::{Arena, Block, Context};
 use crate::error::GpuError;
 use bessemer_ir::run::RunError;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 /// What is allocated, by number of the allocation: what it is for, and bytes.
@@ -45,16 +46,45 @@ impl Ledger {
         Ok(Allocation { arena, ledger: self.clone(), number })
     }
 
-    fn explain(&self, context: &Context, error: &GpuError) -> String {
-        let free = match context.memory() {
-            Ok((free, total)) => format!("; {free} of {total} bytes are free"),
-            Err(_) => String::new(),
-        };
-        let used: Vec<String> = self.entries().into_iter().map(|(what, bytes)| format!("{what}: {bytes}")).collect();
-        let used = if used.is_empty() { "nothing".to_owned() } else { used.join(", ") };
-        format!("{error}{free}; in use: {used}")
+    fn explain(&self, context: &Context, error: &GpuError) -> OutOfMemory {
+        let (free, total) =
+            context.memory().map_or((None, None), |(free, total)| (Some(free as u64), Some(total as u64)));
+        OutOfMemory { error: error.to_string(), free, total, in_use: self.entries() }
     }
 }
+
+/// Why a GPU has no memory for something: the source of the [`RunError::Memory`] that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// What the driver says.
+    error: String,
+    /// Bytes that were free, where the driver knows.
+    pub free: Option<u64>,
+    /// Bytes of the device.
+    total: Option<u64>,
+    /// What this process's states and plans had: what for, and bytes.
+    in_use: Vec<(String, usize)>,
+}
+
+impl OutOfMemory {
+    /// Bytes that this process's states and plans had.
+    pub fn used(&self) -> u64 {
+        self.in_use.iter().map(|&(_, bytes)| bytes as u64).sum()
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)?;
+        if let (Some(free), Some(total)) = (self.free, self.total) {
+            write!(f, "; {free} of {total} bytes are free")?;
+        }
+        let used: Vec<String> = self.in_use.iter().map(|(what, bytes)| format!("{what}: {bytes}")).collect();
+        write!(f, "; in use: {}", if used.is_empty() { "nothing".to_owned() } else { used.join(", ") })
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
 
 impl Allocation {
     /// The `bytes` bytes from byte `offset` on.

@@ -28,6 +28,7 @@ use engines::Engines;
 use executor::CudaExecutor;
 pub(crate) use feeds::bytes_of_feeds;
 use ledger::Ledger;
+pub use ledger::OutOfMemory;
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -6,7 +6,7 @@
 // and is done in a random order of those that streams and events allow, some of it at any call, unless the setting `lazy` is not 0,
 // the rest when it is waited for.
 //
-// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0).
+// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0), MOCK_MEMORY (150754820096).
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -37,7 +37,7 @@ enum {
     CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_UNJOINED = 904,
 };
 
-const size_t TOTAL = 150754820096, GUARD = 64;
+const size_t GUARD = 64;
 const unsigned char GUARD_BYTE = 0xa5;
 
 struct node { std::function<int()> work; std::set<size_t> after; };
@@ -146,6 +146,9 @@ int guard(int (*work)(void*), void* data) {
     landing = nullptr;
     return code;
 }
+
+// Bytes of the device's memory.
+size_t total() { return setting("MOCK_MEMORY", 150754820096); }
 
 size_t used() {
     size_t sum = 0;
@@ -304,7 +307,7 @@ int cuDeviceGet(int* device, int ordinal) {
     return ordinal < setting("MOCK_DEVICES", 1) ? SUCCESS : INVALID_DEVICE;
 }
 int cuDeviceGetName(char* name, int size, int) { ENTER; snprintf(name, size, "NVIDIA H200 (mock)"); return SUCCESS; }
-int cuDeviceTotalMem_v2(size_t* bytes, int) { ENTER; *bytes = TOTAL; return SUCCESS; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { ENTER; *bytes = total(); return SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     ENTER;
     const std::map<int, int> values = {
@@ -338,13 +341,13 @@ int cuCtxSynchronize() {
     int code = forbidden_in_capture();
     return code ? code : wait_for_all();
 }
-int cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT; *total = TOTAL; *free = TOTAL - used(); return SUCCESS; }
+int cuMemGetInfo_v2(size_t* free, size_t* all) { IN_CONTEXT; *all = total(); *free = *all - used(); return SUCCESS; }
 
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     IN_CONTEXT;
     if (int code = forbidden_in_capture()) return code;
     if (bytes == 0) return INVALID_VALUE;
-    if (bytes > TOTAL - used()) return OUT_OF_MEMORY;
+    if (bytes > total() - used()) return OUT_OF_MEMORY;
     char* whole = (char*)aligned_alloc(256, (bytes + 256 + GUARD + 255) / 256 * 256);
     if (!whole) return OUT_OF_MEMORY;
     memset(whole, GUARD_BYTE, 256);

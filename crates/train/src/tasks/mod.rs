@@ -132,12 +132,12 @@ pub trait Evaluation {
     /// Names and labels of the metrics.
     fn metric_schema(&self) -> &'static MetricSchema;
 
-    /// The forward pass of [`Evaluation::batch_size`] samples, one of each part into which the samples are split where their shapes
+    /// The forward pass of so many samples, one of each part into which the samples are split where their shapes
     /// differ. All are over the same tensors.
     ///
     /// # Errors
     /// A model or a size that is not possible.
-    fn models(&self) -> Result<Vec<Model>, TrainError>;
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError>;
 
     /// Samples of one forward pass.
     fn batch_size(&self) -> usize;

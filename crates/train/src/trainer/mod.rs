@@ -602,8 +602,7 @@ impl Trainer<'_> {
             Some((of_averages, session)) if *of_averages == averages => session,
             other => {
                 let options = compile_options(&self.options.recipe, &self.options.compute)?;
-                let (models, batch_size) = (evaluation.models()?, evaluation.batch_size());
-                let session = EvalSession::of_training(&self.session, averages, models, batch_size, &options)?;
+                let session = EvalSession::of_training(&self.session, averages, &**evaluation, &options)?;
                 self.files.plan(session.plan_info())?;
                 &mut other.insert((averages, session)).1
             }

@@ -157,8 +157,8 @@ impl Evaluation for ClassifierEvaluation {
         &TERMS
     }
 
-    fn models(&self) -> Result<Vec<Model>, TrainError> {
-        Ok(vec![Model::infer(self.architecture, &self.options, self.batch_size)?])
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![Model::infer(self.architecture, &self.options, batch_size)?])
     }
 
     fn batch_size(&self) -> usize {

@@ -61,7 +61,7 @@ pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, 
         mixup: (labels.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
     };
     let config = train_config(recipe, shape)?;
-    Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
+    Ok(Model::train(architecture, &options, &loss, &config, shape.batch_size)?)
 }
 
 #[cfg(test)]

@@ -170,10 +170,10 @@ impl Evaluation for DetectionEvaluation {
         self.kind.metric_schema()
     }
 
-    fn models(&self) -> Result<Vec<Model>, TrainError> {
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError> {
         let step = |part: ImageSamples<ImagesWithObjects>| match self.truths {
-            Truths::Unknown => self.kind.detection_step(&self.recipe, part.size(), self.batch_size),
-            _ => self.kind.evaluation_step(&self.recipe, part.size(), self.batch_size),
+            Truths::Unknown => self.kind.detection_step(&self.recipe, part.size(), batch_size),
+            _ => self.kind.evaluation_step(&self.recipe, part.size(), batch_size),
         };
         self.parts().into_iter().map(step).collect()
     }

@@ -31,8 +31,8 @@ impl Task for Quadrants {
     }
 
     fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
-        let (train, hidden) = (&self.recipe.train, self.own.model.hidden as usize);
-        Ok(graph::train(hidden, train.batch_size as usize, &train_config(&self.recipe, shape)?)?)
+        let hidden = self.own.model.hidden as usize;
+        Ok(graph::train(hidden, shape.batch_size, &train_config(&self.recipe, shape)?)?)
     }
 
     fn data_identity(&self) -> String {
@@ -65,8 +65,8 @@ impl Evaluation for HeldOut {
         &TERMS
     }
 
-    fn models(&self) -> Result<Vec<Model>, TrainError> {
-        Ok(vec![graph::infer(self.0.own.model.hidden as usize, self.batch_size())?])
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![graph::infer(self.0.own.model.hidden as usize, batch_size)?])
     }
 
     fn batch_size(&self) -> usize {

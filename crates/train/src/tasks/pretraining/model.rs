@@ -80,7 +80,7 @@ mod tests {
         let overrides: Vec<_> = overrides.iter().map(|text| text.parse().unwrap()).collect();
         let recipe = Recipe::load("bert-small-text", &overrides).unwrap();
         let sequences = Sequences { batch: 16, length: 128, predictions: 20 };
-        training_step(&recipe, &config(&recipe, 100).unwrap(), sequences, RunShape::alone(10)).unwrap()
+        training_step(&recipe, &config(&recipe, 100).unwrap(), sequences, RunShape::alone(10, sequences.batch)).unwrap()
     }
 
     #[test]

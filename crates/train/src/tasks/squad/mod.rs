@@ -225,9 +225,9 @@ impl Evaluation for HeldOut {
         &TERMS
     }
 
-    fn models(&self) -> Result<Vec<Model>, TrainError> {
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError> {
         let length = self.squad.sequence_length as usize;
-        Ok(vec![model::prediction(&self.config, self.head, self.batch_size, length)?])
+        Ok(vec![model::prediction(&self.config, self.head, batch_size, length)?])
     }
 
     fn batch_size(&self) -> usize {

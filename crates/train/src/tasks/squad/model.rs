@@ -71,8 +71,7 @@ pub(super) fn training_step(
     let options = SquadOptions { network, head };
     let train =
         TrainConfig { rate_factors: config.layer_rates(layer_rates.layer_decay), ..train_config(recipe, shape)? };
-    let (batch, length) = (recipe.train.batch_size as usize, own.sequence_length as usize);
-    Ok(squad::train(config, batch, length, &options, &train)?)
+    Ok(squad::train(config, shape.batch_size, own.sequence_length as usize, &options, &train)?)
 }
 
 /// The prediction for a batch of windows.

@@ -133,7 +133,7 @@ impl<F: TextNetworks> Task for TextTask<F> {
     }
 
     fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
-        let sequences = F::info(&self.set).sequences(self.recipe.train.batch_size as usize);
+        let sequences = F::info(&self.set).sequences(shape.batch_size);
         self.networks.training_step(&self.recipe, sequences, shape)
     }
 
@@ -205,8 +205,8 @@ impl<F: TextNetworks> Evaluation for HeldOut<F> {
         F::TERMS
     }
 
-    fn models(&self) -> Result<Vec<Model>, TrainError> {
-        Ok(vec![self.networks.evaluation(F::info(&self.set).sequences(self.batch_size))?])
+    fn models(&self, batch_size: usize) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![self.networks.evaluation(F::info(&self.set).sequences(batch_size))?])
     }
 
     fn batch_size(&self) -> usize {

@@ -68,5 +68,5 @@ pub(super) fn detection(recipe: &Recipe) -> Result<DetectionOptions, TrainError>
 /// A model or a size that is not possible; a precision that the device does not train in.
 pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
     let config = train_config(recipe, shape)?;
-    Ok(efficientdet::train(&options(recipe)?, &loss(recipe)?, &config, recipe.train.batch_size as usize)?)
+    Ok(efficientdet::train(&options(recipe)?, &loss(recipe)?, &config, shape.batch_size)?)
 }

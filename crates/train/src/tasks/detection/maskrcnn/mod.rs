@@ -154,8 +154,7 @@ impl DetectorKind for MaskRcnn {
 
     fn training_step(&self, recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
         let config = train_config(recipe, shape)?;
-        let batch_size = recipe.train.batch_size as usize;
-        Ok(maskrcnn::train(&model::options(recipe)?, &model::training(recipe)?, &config, batch_size)?)
+        Ok(maskrcnn::train(&model::options(recipe)?, &model::training(recipe)?, &config, shape.batch_size)?)
     }
 
     fn detection_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {
