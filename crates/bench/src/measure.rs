@@ -119,6 +119,11 @@ impl Request {
         if self.mode == Mode::Train { self.settings.accumulation as usize / self.settings.ranks } else { 1 }
     }
 
+    /// Whether its steps, of one micro-batch each, are recorded on a GPU and replayed.
+    pub fn is_replayed(&self) -> bool {
+        self.device.kind != DeviceKind::Cpu && !self.device.eager && self.micro_batches() == 1
+    }
+
     /// Samples of a step of one rank.
     pub(crate) fn rank_samples(&self) -> usize {
         self.batch_size * self.micro_batches()

@@ -175,6 +175,23 @@ fn steps_are_measured() {
     assert!(result["throughput"].as_f64().unwrap() > 0.0);
 }
 
+/// Kernels are timed one by one, and that beside the step as it is replayed.
+#[test]
+fn kernels_are_measured_beside_the_replayed_step() {
+    let Some(machine) = Machine::new("kernels_are_measured_beside_the_replayed_step") else { return };
+    let bench = "bench infer resnet20-cifar --batch-size 1 --warmup 1 --steps 2 --repeat 1 --quiet --profile";
+    let on = |device: &str, options: &str| machine.run_on(device, &format!("{bench} {options}")).ok().out;
+    let text = on("cuda", "");
+    let line = text.lines().find(|line| line.contains("kernels one by one take")).unwrap_or_else(|| panic!("{text}"));
+    let numbers: Vec<f64> = line.split([' ', ':']).filter_map(|word| word.parse().ok()).collect();
+    let [kernels, step, difference] = numbers[..] else { panic!("{line}") };
+    let gaps = if line.contains("are gaps between kernels") { difference } else { -difference };
+    assert!(kernels > 0.0 && (step - kernels - gaps).abs() < 0.002, "{line}");
+    for (device, options) in [("cuda", "--eager"), ("cpu", "")] {
+        assert!(!on(device, options).contains("one by one"), "{device} {options}");
+    }
+}
+
 /// What a batch needs is known before anything runs: a GPU of 0.7 GB takes the batch that is predicted for one.
 #[test]
 fn a_batch_that_does_not_fit_is_said_with_the_largest_that_does() {

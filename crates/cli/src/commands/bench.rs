@@ -309,6 +309,9 @@ fn run_steps(
                 }
                 if options.profile {
                     results.detail(&profile(&calls, &result.kernels))?;
+                    if request.is_replayed() {
+                        results.detail(&gaps(&calls, result.step_ms.p50))?;
+                    }
                 }
                 measured.push(result);
             }
@@ -454,6 +457,16 @@ fn latencies(results: &[BenchResult]) -> String {
         table.row([batch_size.to_string()].into_iter().chain(figures));
     }
     format!("\nlatencies as published tables print them\n{table}")
+}
+
+/// A step of a GPU as it is replayed, beside its kernels one by one.
+fn gaps(calls: &[KernelCall], step_ms: f64) -> String {
+    let kernels: f64 = calls.iter().map(|call| call.milliseconds).sum();
+    let between = match step_ms - kernels {
+        gaps if gaps >= 0.0 => format!("{gaps:.3} ms are gaps between kernels"),
+        less => format!("{:.3} ms less: launched one by one, with events around them, kernels take longer", -less),
+    };
+    format!("\n  kernels one by one take {kernels:.3} ms, the step as it is replayed {step_ms:.3} ms: {between}\n")
 }
 
 /// Time by kind of kernel, and the calls that take longest.
