@@ -90,8 +90,8 @@ pub(crate) struct Common {
     /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
     #[arg(long, global = true, value_name = "FOLDER", value_parser = folder)]
     pub gpu_libraries: Vec<PathBuf>,
-    /// Engines of convolutions on a GPU: on measures those that it has not measured before, for at most about 20 s a plan, and
-    /// keeps the fastest ones in the cache; FILE keeps them there; off takes the library's first proposals
+    /// Engines of convolutions and algorithms of products on a GPU: on measures those that it has not measured before, for at most
+    /// about 30 s a plan, and keeps the fastest ones in the cache; FILE keeps them there; off takes the libraries' first proposals
     #[arg(long, global = true, value_name = "on|off|FILE", default_value = "on")]
     pub tuning: String,
     /// On a GPU, leave what follows products and convolutions (biases, activations, statistics and gradients of norms) to kernels of

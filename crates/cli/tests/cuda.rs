@@ -282,16 +282,46 @@ fn engines_that_cannot_be_read_are_told() {
     let train = format!("{TRAIN} --steps 1 --out run {on_gpu} --tuning engines.json");
     machine
         .run(&train)
-        .fails(2, &["--tuning: engines.json holds no engines of convolutions: EOF", "name another file"]);
+        .fails(2, &["--tuning: engines.json holds no choices of engines and algorithms: EOF", "name another file"]);
     assert!(!machine.path("run").exists());
     let kept = machine.path("cache/bessemer/tuning/engines.json");
     fs::create_dir_all(kept.parent().unwrap()).unwrap();
     fs::write(&kept, "{\"NVIDIA").unwrap();
     let mut doctor = machine.command(&format!("doctor {on_gpu}"));
     let told = ran(doctor.env("XDG_CACHE_HOME", machine.path("cache"))).err;
-    let warning = format!("warning: {} holds no engines of convolutions: EOF", kept.display());
+    let warning = format!("warning: {} holds no choices of engines and algorithms: EOF", kept.display());
     assert!(told.starts_with(&warning) && told.trim_end().ends_with("; an empty file replaces it"), "{told}");
     assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
+}
+
+/// The plan of a run says by which algorithms it is done, and a run that goes on by others says so.
+#[test]
+fn a_run_that_goes_on_by_other_algorithms_says_so() {
+    let Some(machine) = Machine::new("a_run_that_goes_on_by_other_algorithms_says_so") else { return };
+    let on_gpu = format!("--device cuda --gpu-libraries {} --tuning kept.json", machine.mocks.display());
+    machine.run(&format!("{TRAIN} --steps 3 --out run {on_gpu}")).ok();
+    fs::remove_dir_all(machine.path("run/checkpoints/step-000003")).unwrap();
+    copy_folder(&machine.path("run"), &machine.path("same"));
+    machine.run(&format!("train --resume same --quiet {on_gpu}")).ok();
+    // Engines 7 and 8 of the mock are its first and its second configuration.
+    let kept = fs::read_to_string(machine.path("kept.json")).unwrap();
+    let mut all: Value = serde_json::from_str(&kept).unwrap();
+    let convolutions = all["NVIDIA H200 (mock), driver 13000, cuDNN 91900"].as_object_mut().unwrap();
+    let (_, changed) = convolutions.iter_mut().find(|(name, _)| name.starts_with("forward, ")).unwrap();
+    let (before, now) = if changed["engine"] == 7 { (7, 8) } else { (8, 7) };
+    changed["engine"] = now.into();
+    changed["configuration"] = (now - 7).into();
+    fs::write(machine.path("kept.json"), all.to_string()).unwrap();
+    machine.run(&format!("train --resume run --quiet {on_gpu}")).ok();
+    let events = |run: &str| fs::read_to_string(machine.path(run).join("events.jsonl")).unwrap();
+    let warning = "algorithms are others than before, so that results differ in their last bits: ";
+    assert!(!events("same").contains(warning));
+    let what = format!("{warning}engine {before} of cuDNN until now, engine {now} of cuDNN from now on, for forward, ");
+    let told = events("run");
+    let found = told.lines().find(|line| line.contains(warning)).expect(&told);
+    assert!(found.contains("\"1 of ") && found.contains(&what), "{found}");
+    let plan = told.lines().find(|line| line.contains("\"algorithms\"")).expect(&told);
+    assert!(plan.contains("of cuBLASLt") && plan.contains("of cuDNN"), "{plan}");
 }
 
 /// Of steps that were recorded it is known that one of them failed, of those that are launched one by one at which operation.

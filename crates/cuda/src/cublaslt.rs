@@ -6,6 +6,7 @@ use crate::library::functions;
 use crate::loader::{Libraries, Wanted};
 use bessemer_ir::DType;
 use std::borrow::Borrow;
+use std::convert::Infallible;
 use std::f64::consts::FRAC_2_PI;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, from_ref};
@@ -13,11 +14,14 @@ use std::sync::Arc;
 
 type Handle = usize;
 
+/// `cublasLtMatmulAlgo_t`, which may be kept for the same version of the library.
+pub(crate) type Words = [u64; 8];
+
 /// `cublasLtMatmulHeuristicResult_t`
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Heuristic {
-    algorithm: [u64; 8],
+    algorithm: Words,
     workspace: usize,
     state: i32,
     waves: f32,
@@ -30,6 +34,7 @@ functions!(
         fn cublasLtCreate(*mut Handle) -> i32;
         fn cublasLtDestroy(Handle) -> i32;
         fn cublasLtGetStatusString(i32) -> *const c_char;
+        fn cublasLtGetVersion() -> usize;
         fn cublasLtMatmulDescCreate(*mut Handle, i32, i32) -> i32;
         fn cublasLtMatmulDescSetAttribute(Handle, i32, *const c_void, usize) -> i32;
         fn cublasLtMatmulDescDestroy(Handle) -> i32;
@@ -42,9 +47,12 @@ functions!(
         fn cublasLtMatmulAlgoGetHeuristic(
             Handle, Handle, Handle, Handle, Handle, Handle, Handle, i32, *mut Heuristic, *mut i32
         ) -> i32;
+        fn cublasLtMatmulAlgoCheck(
+            Handle, Handle, Handle, Handle, Handle, Handle, *const Words, *mut Heuristic
+        ) -> i32;
         fn cublasLtMatmul(
             Handle, Handle, *const c_void, u64, Handle, u64, Handle, *const c_void, u64, Handle, u64, Handle,
-            *const [u64; 8], u64, usize, Handle
+            *const Words, u64, usize, Handle
         ) -> i32;
     }
 );
@@ -91,7 +99,7 @@ fn data_type(ty: DType) -> Option<i32> {
 const NOT_SUPPORTED: i32 = 15;
 
 /// What is done with a product and its bias, in the same pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// Nothing.
     Nothing,
@@ -102,7 +110,7 @@ pub enum Activation {
 }
 
 /// `y = x w`, all with rows one after the other: `y` is `[m, n]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Independent products, whose matrices lie one behind the other; at least 1.
     pub batch: usize,
@@ -125,7 +133,7 @@ pub struct Product {
 }
 
 /// What is done with the product in the same pass, with the memory for it. Biases have `n` elements, `aux` is `[m, n]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Epilogue<M> {
     /// `y` as it is.
     Nothing,
@@ -242,6 +250,27 @@ impl<M> Epilogue<M> {
         }
     }
 
+    /// The same without its memory.
+    pub(crate) fn kind(&self) -> Epilogue<()> {
+        let Ok(kind) = self.with(|_| Ok::<(), Infallible>(()));
+        kind
+    }
+
+    /// What is done, in words.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Epilogue::Nothing => "alone",
+            Epilogue::Bias { activation: Activation::Nothing, .. } => "bias",
+            Epilogue::Bias { activation: Activation::Relu, .. } => "bias, ReLU",
+            Epilogue::Bias { activation: Activation::Gelu, .. } => "bias, GELU",
+            Epilogue::GeluAuxBias { .. } => "bias, GELU, the sum kept",
+            Epilogue::GeluGrad { .. } => "gradient of GELU",
+            Epilogue::GeluGradBiasGrad { .. } => "gradients of GELU and bias",
+            Epilogue::SumOfW { .. } => "sum of the second operand",
+            Epilogue::Added { .. } => "added to a sum",
+        }
+    }
+
     /// All of its memory.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
         self.bias().into_iter().chain(self.aux()).chain(self.added().into_iter().flatten())
@@ -263,6 +292,41 @@ impl<M> Epilogue<M> {
                 Epilogue::Added { factor: to(factor)?, kept: to(kept)?, sum: to(sum)? }
             }
         })
+    }
+}
+
+impl Product {
+    /// Bytes of `x`, of `w` and of `y`.
+    pub(crate) fn bytes(&self) -> [usize; 3] {
+        let Product { batch, m, n, k, inputs, output, .. } = *self;
+        [m * k * inputs.size(), k * n * inputs.size(), m * n * output.size()].map(|bytes| batch * bytes)
+    }
+
+    /// FLOPs, a multiply-add counted as two.
+    pub(crate) fn operations(&self) -> f64 {
+        [2, self.batch, self.m, self.n, self.k].into_iter().map(|size| size as f64).product()
+    }
+
+    fn bias_bytes(&self) -> usize {
+        self.n * self.output.size()
+    }
+
+    fn aux_bytes(&self) -> usize {
+        self.m * self.n * self.output.size()
+    }
+}
+
+/// A way to do a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Algorithm {
+    words: Words,
+    workspace: usize,
+}
+
+impl Algorithm {
+    /// What may be kept of it.
+    pub(crate) fn words(&self) -> Words {
+        self.words
     }
 }
 
@@ -301,7 +365,46 @@ impl CublasLt {
         Ok(Arc::new(library))
     }
 
-    /// Prepares a product: describes it, and asks for at most `most` ways to do it, the best one first.
+    /// Version of the library, as it numbers them.
+    pub(crate) fn version(&self) -> usize {
+        // SAFETY: takes nothing, and returns a number.
+        unsafe { (self.api.cublasLtGetVersion)() }
+    }
+
+    /// At most `most` algorithms for a product that need no more than so many bytes of scratch memory, the heuristics' first one first;
+    /// none where the library has no way to do what is done with the product.
+    ///
+    /// # Errors
+    /// cuBLASLt refuses to say.
+    pub(crate) fn algorithms<M>(
+        self: &Arc<Self>,
+        product: &Product,
+        epilogue: &Epilogue<M>,
+        workspace: usize,
+        most: usize,
+    ) -> Result<Vec<Algorithm>, GpuError> {
+        match self.somewhere(product, epilogue)?.algorithms(workspace, most) {
+            Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(Vec::new()),
+            algorithms => algorithms,
+        }
+    }
+
+    /// An algorithm that was kept, if the library still takes it for the product, with no more than so many bytes of scratch memory.
+    ///
+    /// # Errors
+    /// cuBLASLt refuses to describe the product.
+    pub(crate) fn kept<M>(
+        self: &Arc<Self>,
+        product: &Product,
+        epilogue: &Epilogue<M>,
+        words: Words,
+        workspace: usize,
+    ) -> Result<Option<Algorithm>, GpuError> {
+        let described = self.somewhere(product, epilogue)?;
+        Ok(described.check(words).filter(|algorithm| algorithm.workspace <= workspace))
+    }
+
+    /// Prepares a product that is done by any of the heuristics' first algorithms, `most` of them or fewer.
     ///
     /// # Errors
     /// A block is too small, or cuBLASLt has no way.
@@ -312,37 +415,36 @@ impl CublasLt {
         epilogue: Epilogue<M>,
         most: usize,
     ) -> Result<Prepared, GpuError> {
-        check_sizes(&product, &operands, &epilogue).map_err(refused)?;
+        let algorithms = self.algorithms(&product, &epilogue, operands.workspace.bytes(), most)?;
+        self.prepare_by(algorithms, product, operands, epilogue)
+    }
+
+    /// Prepares a product that is done by any of these algorithms.
+    ///
+    /// # Errors
+    /// A block is too small, there is no algorithm, or cuBLASLt refuses.
+    pub(crate) fn prepare_by<M: Borrow<Block>>(
+        self: &Arc<Self>,
+        algorithms: Vec<Algorithm>,
+        product: Product,
+        operands: Operands<'_>,
+        epilogue: Epilogue<M>,
+    ) -> Result<Prepared, GpuError> {
+        check_sizes(&product, &operands, &epilogue, &algorithms).map_err(refused)?;
         let described = self.describe(&product, &epilogue)?;
         let address = |block: &M| block.borrow().address();
         described.set_addresses(&product, epilogue.bias().map(address), epilogue.aux().map(address))?;
         let Operands { x, w, y, workspace } = operands;
-        let ways = described.ways(workspace.bytes(), most)?;
-        if ways.is_empty() {
-            return Err(refused("there is no way to do this product".to_owned()));
-        }
         let added = epilogue.added().map(|blocks| blocks.map(|block| block.borrow().clone()));
-        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), added, described, ways })
+        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), added, described, algorithms })
     }
 
-    /// Whether there is a way to do this with a product, in so many bytes of scratch memory.
-    ///
-    /// # Errors
-    /// cuBLASLt does not say.
-    pub(crate) fn offers<M>(
-        self: &Arc<Self>,
-        product: &Product,
-        epilogue: &Epilogue<M>,
-        workspace: usize,
-    ) -> Result<bool, GpuError> {
-        // Any address but 0 stands for those of its memory.
+    /// A product whose memory is not known yet: any address but 0 stands for it.
+    fn somewhere<M>(self: &Arc<Self>, product: &Product, epilogue: &Epilogue<M>) -> Result<Described, GpuError> {
         let somewhere = |_: &M| 256;
         let described = self.describe(product, epilogue)?;
         described.set_addresses(product, epilogue.bias().map(somewhere), epilogue.aux().map(somewhere))?;
-        match described.ways(workspace, 1) {
-            Err(GpuError::Call { code: NOT_SUPPORTED, .. }) => Ok(false),
-            ways => Ok(!ways?.is_empty()),
-        }
+        Ok(described)
     }
 
     /// # Errors
@@ -421,21 +523,26 @@ fn check_sizes<M: Borrow<Block>>(
     product: &Product,
     operands: &Operands<'_>,
     epilogue: &Epilogue<M>,
+    algorithms: &[Algorithm],
 ) -> Result<(), String> {
-    let Product { batch, m, n, k, inputs, output, .. } = *product;
+    let [x, w, y] = product.bytes();
+    let Some(scratch) = algorithms.iter().map(|algorithm| algorithm.workspace).max() else {
+        return Err("there is no way to do this product".to_owned());
+    };
     let mut needed = vec![
-        ("x", operands.x, batch * m * k * inputs.size()),
-        ("w", operands.w, batch * k * n * inputs.size()),
-        ("y", operands.y, batch * m * n * output.size()),
+        ("x", operands.x, x),
+        ("w", operands.w, w),
+        ("y", operands.y, y),
+        ("the scratch memory", operands.workspace, scratch),
     ];
-    needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), n * output.size())));
-    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), m * n * output.size())));
+    needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), product.bias_bytes())));
+    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), product.aux_bytes())));
     if let Some([factor, kept, sum]) = epilogue.added() {
         let number = DType::F32.size();
         needed.extend([("the factor", factor.borrow(), number), ("what is kept", kept.borrow(), number)]);
-        needed.push(("the sum", sum.borrow(), m * n * output.size()));
+        needed.push(("the sum", sum.borrow(), y));
     }
-    if batch > 1 && !matches!(epilogue, Epilogue::Nothing) {
+    if product.batch > 1 && !matches!(epilogue, Epilogue::Nothing) {
         return Err("takes no epilogue for several products".to_owned());
     }
     match needed.into_iter().find(|(_, block, bytes)| block.bytes() < *bytes) {
@@ -478,14 +585,14 @@ struct Described {
     layouts: [Owned; 3],
 }
 
-/// A product with the ways to do it.
+/// A product with its memory and the algorithms that do it.
 pub struct Prepared {
     described: Described,
     /// `x`, `w`, `y` and the workspace.
     blocks: [Block; 4],
     /// Where it is added to a sum: the factor, what is kept, and the sum.
     added: Option<[Block; 3]>,
-    ways: Vec<Heuristic>,
+    algorithms: Vec<Algorithm>,
 }
 
 impl Described {
@@ -510,8 +617,18 @@ impl Described {
         self.library.check("cublasLtMatmulDescSetAttribute", code)
     }
 
-    /// At most `most` ways, the best one first.
-    fn ways(&self, workspace: usize, most: usize) -> Result<Vec<Heuristic>, GpuError> {
+    /// An algorithm of these words, if it does this product.
+    fn check(&self, words: Words) -> Option<Algorithm> {
+        let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
+        let (library, mut found) = (&self.library, Heuristic::default());
+        let check = library.api.cublasLtMatmulAlgoCheck;
+        // SAFETY: both pointers are to local values of their types; the handles are valid.
+        let code = unsafe { check(library.handle, self.description.handle, a, b, d, d, &words, &mut found) };
+        (code == 0 && found.state == 0).then_some(Algorithm { words, workspace: found.workspace })
+    }
+
+    /// At most `most` algorithms, the heuristics' first one first.
+    fn algorithms(&self, workspace: usize, most: usize) -> Result<Vec<Algorithm>, GpuError> {
         let library = &self.library;
         let api = &library.api;
         let create = api.cublasLtMatmulPreferenceCreate;
@@ -544,22 +661,22 @@ impl Described {
         };
         library.check("cublasLtMatmulAlgoGetHeuristic", code)?;
         found.truncate(usize::try_from(count).unwrap_or(0));
-        found.retain(|way| way.state == 0 && way.workspace as u64 <= workspace);
-        Ok(found)
+        let usable = found.iter().filter(|found| found.state == 0 && found.workspace as u64 <= workspace);
+        Ok(usable.map(|found| Algorithm { words: found.algorithm, workspace: found.workspace }).collect())
     }
 }
 
 impl Prepared {
-    /// How many ways there are.
-    pub fn ways(&self) -> usize {
-        self.ways.len()
+    /// How many algorithms it has.
+    pub fn algorithms(&self) -> usize {
+        self.algorithms.len()
     }
 
-    /// Does the product, some time, in the way of this number.
+    /// Does the product, some time, by the algorithm of this number.
     ///
     /// # Errors
     /// cuBLASLt refuses.
-    pub fn launch(&self, stream: &Stream, way: usize) -> Result<(), GpuError> {
+    pub fn launch(&self, stream: &Stream, algorithm: usize) -> Result<(), GpuError> {
         let (Described { library, description, layouts }, [x, w, y, workspace]) = (&self.described, &self.blocks);
         let [a, b, d] = [0, 1, 2].map(|i: usize| layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
@@ -587,7 +704,7 @@ impl Prepared {
                 d,
                 y.address(),
                 d,
-                &self.ways[way].algorithm,
+                &self.algorithms[algorithm].words,
                 workspace.address(),
                 workspace.bytes(),
                 stream.raw(),

@@ -41,7 +41,7 @@ pub enum GpuError {
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// A file of `--tuning` that is none.
-    #[error("{} holds no engines of convolutions: {reason}", path.display())]
+    #[error("{} holds no choices of engines and algorithms: {reason}", path.display())]
     Tuning { path: PathBuf, reason: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },

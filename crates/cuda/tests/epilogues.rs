@@ -11,6 +11,7 @@ use bessemer_ir::{DType, Graph, NodeId, Value};
 use bessemer_nn::Activation;
 use common::{Knobs, mock_or_skip};
 use device::{f32s, gpu, kernel_that_agrees, options, plan};
+use std::path::Path;
 
 /// What follows a sum of a product and a bias.
 type Bend = fn(&mut Graph, Value) -> Value;
@@ -56,7 +57,8 @@ fn biases_and_activations_are_done_in_the_pass_of_a_product() {
             assert_eq!(product_of(&gpu, &graph, allowed), format!("matmul by cuBLASLt with {what}"), "{ty}");
             assert_eq!(product_of(&plain_gpu, &graph, allowed), plain, "{what}, {ty}, switched off");
             knobs.set("no_epilogues", 1);
-            assert_eq!(product_of(&gpu, &graph, allowed), plain, "{what}, {ty}, without a way");
+            let without = CudaDevice::open(&options(folder, false)).unwrap();
+            assert_eq!(product_of(&without, &graph, allowed), plain, "{what}, {ty}, without a way");
             knobs.set("no_epilogues", 0);
             assert_eq!(product_of(&gpu, &biased(ty, 1, false, bend), allowed), plain, "{what}, {ty}, of one row");
         }
@@ -187,4 +189,51 @@ fn sums_are_not_kept_where_something_is_still_read() {
         g.output("y", y);
         assert_eq!(product_of(&gpu, &g, allowed), "matmul by cuBLASLt with bias, then region", "{ty}");
     }
+}
+
+/// The algorithms in a file of measurements, by product.
+fn kept_algorithms(file: &Path) -> Vec<(String, u64)> {
+    let all: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let products = all["NVIDIA H200 (mock), driver 13000, cuBLASLt 130100"].as_object().unwrap();
+    let kept = |(name, choice): (&String, &serde_json::Value)| {
+        assert!(choice["microseconds"].as_f64().unwrap() >= 0.0);
+        (name.clone(), choice["algorithm"][0].as_u64().unwrap())
+    };
+    products.iter().map(kept).collect()
+}
+
+/// The mock has two algorithms for each product, of which the first one can be made slow. A file of measurements decides the same again,
+/// unless the library takes an algorithm no more. Biases are added in the pass of the product unless that was measured to be slower.
+#[test]
+fn the_fastest_algorithm_is_used_and_kept() {
+    let Some(folder) = mock_or_skip("the_fastest_algorithm_is_used_and_kept") else { return };
+    let knobs = Knobs::of(folder, "libcublasLt.so.13");
+    let (graph, scratch) = (biased(DType::F16, 6, false, |_, x| x), tempfile::tempdir().unwrap());
+    let file = scratch.path().join("engines.json");
+    let (fused, plain) = ("matmul by cuBLASLt with bias", "matmul by cuBLASLt, then region");
+    // The name of what ran, and launches by the first algorithm and by the second.
+    let run = |setting: &str, file: &Path| {
+        ["by_first", "by_second"].map(|counter| knobs.set(counter, 0));
+        knobs.set(setting, 1);
+        let tuned = CudaDevice::open(&CudaOptions { tuning: Some(file.to_owned()), ..options(folder, false) }).unwrap();
+        let name = product_of(&tuned, &graph, 2e-3);
+        knobs.set(setting, 0);
+        assert_eq!(tuned.memory(), []);
+        (name, knobs.get("by_first"), knobs.get("by_second"))
+    };
+    knobs.set("slow_plain", 1);
+    let (name, first, second) = run("slow_first", &file);
+    assert!(name == fused && first > 1 && second > 1, "{name}, {first} and {second} launches");
+    let product = |what: &str, algorithm| (format!("[6, 40] [40, 24] transposed, f16 to f16, {what}"), algorithm);
+    let of_plain = ("[6, 40] [40, 24] transposed, f16 to f32, alone".to_owned(), 2);
+    assert_eq!(kept_algorithms(&file), [product("bias", 2), of_plain]);
+    assert_eq!(run("nothing", &file), (fused.to_owned(), 0, 1), "what was kept is not measured again");
+    let (name, first, second) = run("no_second", &file);
+    assert!(name == fused && first > 1 && second == 0, "{name}, {first} and {second} launches");
+    assert_eq!(kept_algorithms(&file)[0], product("bias", 1));
+    assert_eq!(run("nothing", &scratch.path().join("another.json")).0, fused);
+    knobs.set("slow_plain", 0);
+    let other = scratch.path().join("other.json");
+    assert_eq!(run("slow_fusions", &other).0, plain);
+    assert_eq!(run("nothing", &other).0, plain, "as it was measured");
 }

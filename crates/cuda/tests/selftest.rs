@@ -81,10 +81,10 @@ fn products_that_do_not_fit_their_memory_are_refused() {
         let operands = Operands { x, w: &large, y: &large, workspace: &small };
         library
             .prepare(product, operands, epilogue, 4)
-            .map(|prepared| prepared.ways())
+            .map(|prepared| prepared.algorithms())
             .map_err(|error| error.to_string())
     };
-    assert_eq!(reported(product, &large, Epilogue::Nothing), Ok(1));
+    assert_eq!(reported(product, &large, Epilogue::Nothing), Ok(2));
     let refused = reported(product, &small, Epilogue::Nothing).unwrap_err();
     assert_eq!(refused, "kernel `cublasLtMatmul`: x takes 2048 bytes, 1000 are given");
     let aux = Epilogue::GeluAuxBias { bias: &small, aux: &small };

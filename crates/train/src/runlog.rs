@@ -136,10 +136,15 @@ impl RunLog {
         self.log(Some(step), info)
     }
 
-    /// A checkpoint is durable; the event log up to here becomes so too.
+    /// Makes the event log up to here durable, before a checkpoint becomes so.
+    pub fn sync(&mut self) -> Result<(), EventError> {
+        self.events.sync()
+    }
+
+    /// A checkpoint is durable; the event log up to here becomes so too. Later steps may have been logged meanwhile.
     pub fn checkpoint(&mut self, step: u64, info: CheckpointInfo) -> Result<(), EventError> {
         self.log(Some(step), info)?;
-        self.events.sync()
+        self.sync()
     }
 
     /// Logs and shows a warning.
@@ -173,7 +178,7 @@ impl RunLog {
     }
 
     fn log(&mut self, step: Option<u64>, body: impl Into<EventBody>) -> Result<(), EventError> {
-        self.step = step.or(self.step);
+        self.step = self.step.max(step);
         let event = self.event(step, body);
         let line = self.events.write(&event)?;
         self.progress.event(&line);

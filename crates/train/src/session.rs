@@ -588,5 +588,6 @@ fn plan_info(executor: &dyn Executor, mode: &str, batch_size: usize, state_bytes
         flops: cost.flops,
         bytes: cost.bytes,
         peak_bytes: (plan.arena_bytes + state_bytes) as u64,
+        algorithms: executor.algorithms(),
     }
 }

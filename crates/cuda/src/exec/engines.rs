@@ -1,15 +1,14 @@
 //! The engines of cuDNN that run convolutions, alone and with what is fused with them: one for each distinct graph, the heuristics'
 //! first one or the fastest one that was measured.
 
-use super::tuning::{Choice, Choices};
+use super::measure::{fill, median};
+use super::tuning::{Choice, Way};
 use super::{Gpu, locked};
 use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role};
-use crate::driver::{Arena, Block, Stream, Timer};
+use crate::driver::Arena;
 use crate::error::GpuError;
-use bessemer_ir::{DType, philox};
-use half::{bf16, f16};
-use std::collections::HashMap;
-use std::path::PathBuf;
+use bessemer_ir::DType;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,6 @@ const BUDGET: Duration = Duration::from_secs(20);
 /// Configurations of suitable engines that are measured for a convolution, and of those whose engines compile.
 const MEASURED: usize = 8;
 const COMPILED: usize = 2;
-/// Batches of launches that are timed, and about how long each of them takes.
-const BATCHES: usize = 3;
-const BATCH: Duration = Duration::from_millis(1);
-const MOST_LAUNCHES: u128 = 10;
-/// An engine slower than the fastest one so far by more than this factor is timed once.
-const HOPELESS: u32 = 3;
 
 /// One pass of a convolution of operands of one type, with what is fused with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,19 +34,22 @@ struct Chosen {
     microseconds: Option<f64>,
 }
 
-/// The plans that were made, and where the engines are kept that were the fastest ones.
+/// The plans that were made.
+#[derive(Default)]
 pub(super) struct Engines {
     /// `None` for a fusion that there is no engine for.
     plans: Mutex<HashMap<Work, Option<Chosen>>>,
-    /// `None` if nothing is measured.
-    file: Option<PathBuf>,
-    /// Name of the device, and version of its driver.
-    device: String,
 }
 
 impl Engines {
-    pub(super) fn new(file: Option<PathBuf>, device: String) -> Engines {
-        Engines { plans: Mutex::default(), file, device }
+    /// The engines that were chosen for these, by name.
+    pub(super) fn of(&self, works: impl IntoIterator<Item = Work>) -> BTreeMap<String, String> {
+        let plans = locked(&self.plans);
+        let named = |work: Work| {
+            let engine = plans.get(&work)?.as_ref()?.plan.engine.number;
+            Some((work.name(), format!("engine {engine} of cuDNN")))
+        };
+        works.into_iter().filter_map(named).collect()
     }
 
     /// The plan for a convolution that was [chosen](Gpu::choose_engines) for, alone or with a fusion that is
@@ -122,11 +118,12 @@ impl Work {
     }
 
     /// The plan that was kept, if cuDNN still offers it.
-    fn kept(&self, library: &Arc<Cudnn>, choice: &Choice) -> Option<Plan> {
+    fn kept(&self, library: &Arc<Cudnn>, way: &Way) -> Option<Plan> {
+        let &Way::Engine { configuration, engine: number } = way else { return None };
         let planner = self.planner(library).ok()?;
-        let engine = (choice.configuration < planner.len()).then(|| planner.engine(choice.configuration).ok())??;
-        let is_it = engine.number == choice.engine && engine.suits(self.ty, self.tf32);
-        let plan = is_it.then(|| planner.plan(choice.configuration).ok())??;
+        let engine = (configuration < planner.len()).then(|| planner.engine(configuration).ok())??;
+        let is_it = engine.number == number && engine.suits(self.ty, self.tf32);
+        let plan = is_it.then(|| planner.plan(configuration).ok())??;
         (plan.workspace <= MOST_WORKSPACE).then_some(plan)
     }
 }
@@ -161,12 +158,10 @@ impl Gpu {
         missing.sort_by(|a, b| b.convolution.operations().total_cmp(&a.convolution.operations()));
         let library = self.convolutions()?;
         let mut plans: HashMap<Work, (Plan, f64)> = HashMap::new();
-        if let Some(file) = &self.engines.file {
-            let device = format!("{}, cuDNN {}", self.engines.device, library.version());
-            let choices = Choices::read(file)?;
+        if let Some(known) = self.tuning.known(&format!("cuDNN {}", library.version()))? {
             let kept = |work: &Work| {
-                let choice = choices.get(&device, &work.name())?;
-                Some((work.kept(library, choice)?, choice.microseconds))
+                let choice = known.get(&work.name())?;
+                Some((work.kept(library, &choice.way)?, choice.microseconds))
             };
             plans.extend(missing.iter().filter_map(|work| Some((*work, kept(work)?))));
             let unknown = missing.iter().copied().filter(|work| !plans.contains_key(work)).collect();
@@ -176,9 +171,7 @@ impl Gpu {
                 .filter(|best| best.is_final)
                 .filter_map(|best| Some((best.work.name(), best.fastest.as_ref()?.0.clone())))
                 .collect();
-            if !chosen.is_empty() {
-                Choices::add(file, &device, chosen)?;
-            }
+            known.add(chosen)?;
             let fastest = |best: Best| best.fastest.map(|(choice, plan, _)| (best.work, (plan, choice.microseconds)));
             plans.extend(measured.into_iter().filter_map(fastest));
         }
@@ -227,11 +220,7 @@ impl Gpu {
         let sizes = || tensors.iter().map(|tensor| tensor.bytes().next_multiple_of(Arena::ALIGNMENT));
         let end: usize = sizes().sum();
         let what = "operands of convolutions that are measured";
-        let unavailable = |error: bessemer_ir::run::RunError| GpuError::Launch {
-            kernel: "measurement of convolutions".to_owned(),
-            problem: error.to_string(),
-        };
-        let memory = self.ledger.allocate(&self.context, what, end + workspace.max(1)).map_err(unavailable)?;
+        let memory = self.memory_to_measure(what, end + workspace.max(1))?;
         let mut offset = 0;
         let mut blocks = Vec::new();
         for (tensor, size) in tensors.iter().zip(sizes()) {
@@ -255,53 +244,11 @@ impl Gpu {
                 continue;
             };
             if limit.is_none_or(|limit| time < limit) {
-                let choice =
-                    Choice { configuration, engine: plan.engine.number, microseconds: time.as_secs_f64() * 1e6 };
+                let way = Way::Engine { configuration, engine: plan.engine.number };
+                let choice = Choice { way, microseconds: time.as_secs_f64() * 1e6 };
                 best.fastest = Some((choice, plan, time));
             }
         }
         self.stream.synchronize()
     }
-}
-
-/// Time of one launch: the median of some batches behind a first launch, or that of a second one which takes far longer than `limit`.
-fn median(
-    timer: &Timer,
-    stream: &Stream,
-    limit: Option<Duration>,
-    launch: &dyn Fn() -> Result<(), GpuError>,
-) -> Result<Duration, GpuError> {
-    launch()?;
-    let one = timer.time(stream, launch)?;
-    if limit.is_some_and(|limit| one > limit * HOPELESS) {
-        return Ok(one);
-    }
-    let launches = (BATCH.as_nanos() / one.as_nanos().max(1)).clamp(1, MOST_LAUNCHES) as u32;
-    let mut times = [Duration::ZERO; BATCHES];
-    for time in &mut times {
-        *time = timer.time(stream, || (0..launches).try_for_each(|_| launch()))? / launches;
-    }
-    times.sort();
-    Ok(times[BATCHES / 2])
-}
-
-/// Normal random numbers of a type of floats, repeated: kernels are faster on zeros.
-fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
-    const FIRST: usize = 1 << 18;
-    let mut filled = block.bytes().min(FIRST * ty.size());
-    let bytes: Vec<u8> = (0..filled / ty.size())
-        .map(|i| philox::normal(1, 0, 0, i as u64))
-        .flat_map(|x| match ty {
-            DType::Bf16 => bf16::from_f32(x).to_ne_bytes().to_vec(),
-            DType::F16 => f16::from_f32(x).to_ne_bytes().to_vec(),
-            _ => x.to_ne_bytes().to_vec(),
-        })
-        .collect();
-    stream.upload(&bytes, &block.part(0, filled)?)?;
-    while filled < block.bytes() {
-        let more = filled.min(block.bytes() - filled);
-        stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;
-        filled += more;
-    }
-    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
+use super::algorithms::Multiplication;
 use super::feeds::Feeds;
 use super::groups::{Placed, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
@@ -24,7 +25,7 @@ use bessemer_ir::run::{
 };
 use bessemer_ir::{DType, NodeId, TensorType, Value};
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Steps whose results are kept.
@@ -197,12 +198,15 @@ impl CudaExecutor {
         let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
         {
             let _order = gpu.lock();
-            let steps = called.iter().flat_map(|lowered| {
-                let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
-                let fused = fused.map_or(&[][..], |fused| &fused.steps);
-                [&lowered.steps[..], fused]
-            });
-            gpu.choose_engines(steps.flat_map(|steps| convolutions_of(steps, plan.tf32))).map_err(failed)?;
+            let steps = || {
+                called.iter().flat_map(|lowered| {
+                    let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
+                    let fused = fused.map_or(&[][..], |fused| &fused.steps);
+                    [&lowered.steps[..], fused]
+                })
+            };
+            gpu.choose_engines(steps().flat_map(|steps| convolutions_of(steps, plan.tf32))).map_err(failed)?;
+            gpu.choose_algorithms(steps().flat_map(|steps| Multiplication::all(steps, plan.tf32))).map_err(failed)?;
         }
         let mut reports = Vec::new();
         let mut tables_end = 0;
@@ -636,6 +640,14 @@ impl Executor for CudaExecutor {
             call.nodes.iter().map(|&node| KernelInfo { node, name: name.clone(), flops }).collect::<Vec<_>>()
         };
         self.calls.iter().flat_map(info).collect()
+    }
+
+    fn algorithms(&self) -> BTreeMap<String, String> {
+        let calls = || self.calls.iter().chain(&self.once_calls);
+        let steps = || calls().map(|call| call.lowered.steps_of(call.fused));
+        let mut all = self.gpu.engines.of(steps().flat_map(|steps| convolutions_of(steps, self.plan.tf32)));
+        all.extend(self.gpu.algorithms.of(steps().flat_map(|steps| Multiplication::all(steps, self.plan.tf32))));
+        all
     }
 
     fn has_feed(&self, name: &str) -> bool {

@@ -1,11 +1,13 @@
 //! Plans on a GPU: the device with its libraries and compiled kernels, state in its memory, and executors.
 
+mod algorithms;
 mod engines;
 mod executor;
 mod feeds;
 mod groups;
 mod halt;
 mod ledger;
+mod measure;
 mod planned;
 mod state;
 mod sums;
@@ -20,6 +22,7 @@ use crate::kgen::{Kernel, text_of};
 use crate::loader::{Libraries, Places, Wanted};
 use crate::lower::{CudaTarget, KIND};
 use crate::nvrtc::Nvrtc;
+use algorithms::Algorithms;
 use bessemer_ir::plan::{Plan, Target};
 use bessemer_ir::run::{
     Device, DeviceLimits, DeviceProperties, Executor, Peers, RunError, StateBinding, StateLayout, StateStore,
@@ -35,8 +38,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use sums::Sums;
-use tuning::Choices;
 pub use tuning::replace_damaged_tuning;
+use tuning::{Choices, Tuning};
 
 /// Which GPU, and where what it needs is found and kept.
 #[derive(Clone, Debug)]
@@ -52,8 +55,8 @@ pub struct CudaOptions {
     pub eager: bool,
     /// Whether everything that is launched is waited for before the next, so that an error names it; then steps are not recorded either.
     pub check: bool,
-    /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
-    /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
+    /// File of the engines of convolutions and algorithms of products that were the fastest ones when they were measured, which plans
+    /// that are loaded read and add to. `None` if nothing is measured, but the libraries' first proposals used.
     pub tuning: Option<PathBuf>,
     /// Whether products and convolutions leave what follows them to kernels of their own.
     pub no_epilogues: bool,
@@ -78,7 +81,9 @@ struct Gpu {
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
     convolutions: OnceLock<Arc<Cudnn>>,
+    tuning: Tuning,
     engines: Engines,
+    algorithms: Algorithms,
     nvrtc: Nvrtc,
     cache: CubinCache,
     libraries: Libraries,
@@ -232,7 +237,9 @@ impl Gpu {
             modules: Mutex::default(),
             products: OnceLock::new(),
             convolutions: OnceLock::new(),
-            engines: Engines::new(options.tuning.clone(), name),
+            tuning: Tuning::new(options.tuning.clone(), name),
+            engines: Engines::default(),
+            algorithms: Algorithms::default(),
             nvrtc: Nvrtc::open(&libraries)?,
             cache: CubinCache::new(&options.cubins),
             libraries,

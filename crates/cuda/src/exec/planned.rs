@@ -1,11 +1,12 @@
 //! What is known of a plan's calls before memory is given out: how each is done, and what that needs.
 
+use super::algorithms::Multiplication;
 use super::engines::Work;
 use super::executor::{BoundStep, Call, REPORT_BYTES, Report, Shared};
 use super::groups::Placed;
 use super::sums::Sums;
-use super::{Gpu, PRODUCT_WORKSPACE, failed};
-use crate::cublaslt::{Operands, Product};
+use super::{Gpu, PRODUCT_WORKSPACE};
+use crate::cublaslt::Operands;
 use crate::driver::Block;
 use crate::error::GpuError;
 use crate::kgen::Kernel;
@@ -47,21 +48,17 @@ pub(super) fn convolutions_of(steps: &[Step], tf32: bool) -> impl Iterator<Item 
     })
 }
 
-/// Whether the library has a way for each of the products that do more than to multiply, and convolutions that do more are preferred to
-/// plain ones.
-fn offers(gpu: &Gpu, plan: &Plan, node: NodeId, lowered: &Lowered, fused: &Fused) -> Result<bool, GpuError> {
-    for step in &fused.steps {
-        if let Step::Product { product, epilogue, .. } = step {
-            let product = Product { tf32: plan.tf32, ..*product };
-            if !gpu.products()?.offers(&product, epilogue, PRODUCT_WORKSPACE)? {
-                return Ok(false);
-            }
-        }
-    }
+/// Whether the better steps of a call are preferred: all of their products and convolutions to the plain ones.
+fn prefers(gpu: &Gpu, plan: &Plan, node: NodeId, lowered: &Lowered, fused: &Fused) -> bool {
     let bytes = |steps| launched_bytes(&plan.graph, node, steps) as f64;
     let saved = (bytes(&lowered.steps) - bytes(&fused.steps)).max(0.0) / gpu.context.info().memory_bytes_per_s();
-    let mut pairs = convolutions_of(&fused.steps, plan.tf32).zip(convolutions_of(&lowered.steps, plan.tf32));
-    Ok(pairs.all(|(fused, plain)| gpu.engines.prefers(&fused, &plain, Duration::from_secs_f64(saved))))
+    let saved = Duration::from_secs_f64(saved);
+    let products = |steps| Multiplication::all(steps, plan.tf32);
+    let mut products = products(&fused.steps).zip(products(&lowered.steps));
+    let convolutions = |steps| convolutions_of(steps, plan.tf32);
+    let mut convolutions = convolutions(&fused.steps).zip(convolutions(&lowered.steps));
+    products.all(|(fused, plain)| gpu.algorithms.prefers(&fused, &plain, saved))
+        && convolutions.all(|(fused, plain)| gpu.engines.prefers(&fused, &plain, saved))
 }
 
 impl<'a> Planned<'a> {
@@ -74,10 +71,8 @@ impl<'a> Planned<'a> {
     ) -> Result<Planned<'a>, RunError> {
         let call = &calls[0];
         let lowered = lowered_of(plan, call)?;
-        let fused = match &lowered.fused {
-            Some(fused) if !gpu.no_epilogues => offers(gpu, plan, call.node, &lowered, fused).map_err(failed)?,
-            _ => false,
-        };
+        let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
+        let fused = fused.is_some_and(|fused| prefers(gpu, plan, call.node, &lowered, fused));
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });
@@ -165,8 +160,10 @@ impl<'a> Planned<'a> {
             Step::Product { product, x, w, y, epilogue } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
                 let operands = Operands { x: &x, w: &w, y: &y, workspace };
-                let product = Product { tf32: plan.tf32, ..*product };
-                Ok(BoundStep::Product(gpu.products()?.prepare(product, operands, epilogue.with(place)?, 1)?))
+                let multiplication = Multiplication::new(product, epilogue, plan.tf32);
+                let algorithm = gpu.algorithms.get(&multiplication).into_iter().collect();
+                let (product, epilogue) = (multiplication.product, epilogue.with(place)?);
+                Ok(BoundStep::Product(gpu.products()?.prepare_by(algorithm, product, operands, epilogue)?))
             }
             &Step::Convolution { convolution, fusion, ty, ref tensors } => {
                 let work = Work::new(convolution, fusion, ty, plan.tf32);

@@ -1,24 +1,85 @@
-//! The file of the engines that were the fastest ones when they were measured.
+//! The file of what was the fastest way of a library when it was measured: engines of convolutions, algorithms of products.
 
 use crate::cubins::replace;
+use crate::cublaslt::Words;
 use crate::error::GpuError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The fastest engine for a convolution.
+/// The fastest way to do something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Choice {
-    /// Number of the configuration among those that cuDNN's heuristics give.
-    pub configuration: usize,
-    /// cuDNN's number for its engine.
-    pub engine: i64,
+    #[serde(flatten)]
+    pub way: Way,
     /// What a launch took.
     pub microseconds: f64,
 }
 
-/// Choices by device, with the versions of its driver and libraries, and by convolution.
+/// A library's way to do something.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Way {
+    /// Of cuDNN.
+    Engine {
+        /// Number of the configuration among those that cuDNN's heuristics give.
+        configuration: usize,
+        /// cuDNN's number for its engine.
+        engine: i64,
+    },
+    /// Of cuBLASLt.
+    Algorithm { algorithm: Words },
+}
+
+/// Where choices are kept, and which device they are of.
+pub(super) struct Tuning {
+    /// `None` if nothing is measured.
+    file: Option<PathBuf>,
+    /// Name of the device, and version of its driver.
+    device: String,
+}
+
+/// What is known of a library on a device.
+pub(super) struct Known<'a> {
+    file: &'a Path,
+    device: String,
+    choices: Choices,
+}
+
+impl Tuning {
+    pub(super) fn new(file: Option<PathBuf>, device: String) -> Tuning {
+        Tuning { file, device }
+    }
+
+    /// What the file holds of a library, which is named with its version; `None` if nothing is measured.
+    ///
+    /// # Errors
+    /// [`GpuError::Tuning`].
+    pub(super) fn known(&self, library: &str) -> Result<Option<Known<'_>>, GpuError> {
+        let known = |file| {
+            let choices = Choices::read(file)?;
+            Ok(Known { file, device: format!("{}, {library}", self.device), choices })
+        };
+        self.file.as_deref().map(known).transpose()
+    }
+}
+
+impl Known<'_> {
+    pub(super) fn get(&self, name: &str) -> Option<&Choice> {
+        self.choices.get(&self.device, name)
+    }
+
+    /// Adds to the file.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub(super) fn add(&self, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
+        if chosen.is_empty() { Ok(()) } else { Choices::add(self.file, &self.device, chosen) }
+    }
+}
+
+/// Choices by device, with the versions of its driver and of the library, and by what is done.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Choices(BTreeMap<String, BTreeMap<String, Choice>>);
@@ -37,15 +98,15 @@ impl Choices {
         }
     }
 
-    pub(super) fn get(&self, device: &str, convolution: &str) -> Option<&Choice> {
-        self.0.get(device)?.get(convolution)
+    fn get(&self, device: &str, name: &str) -> Option<&Choice> {
+        self.0.get(device)?.get(name)
     }
 
     /// Adds to what the file holds by now.
     ///
     /// # Errors
     /// It cannot be read or written.
-    pub(super) fn add(file: &Path, device: &str, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
+    fn add(file: &Path, device: &str, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
         let mut all = Choices::read(file)?;
         all.0.entry(device.to_owned()).or_default().extend(chosen);
         all.write(file)
@@ -80,15 +141,19 @@ mod tests {
     fn choices_are_added_to_those_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deeper").join("engines.json");
-        let choice = |engine| Choice { configuration: 2, engine, microseconds: 12.5 };
+        let choice = |engine| Choice { way: Way::Engine { configuration: 2, engine }, microseconds: 12.5 };
         let add = |device, name: &str, engine| Choices::add(&file, device, vec![(name.to_owned(), choice(engine))]);
         add("a", "x", 1).unwrap();
         add("a", "y", 2).unwrap();
         add("b", "x", 3).unwrap();
         add("a", "x", 4).unwrap();
         let all = Choices::read(&file).unwrap();
-        let get = |device, name| all.get(device, name).map(|choice| choice.engine);
-        assert_eq!([get("a", "x"), get("a", "y"), get("b", "x"), get("b", "y")], [Some(4), Some(2), Some(3), None]);
+        let get = |device, name| all.get(device, name).cloned();
+        let expected = [Some(choice(4)), Some(choice(2)), Some(choice(3)), None];
+        assert_eq!([get("a", "x"), get("a", "y"), get("b", "x"), get("b", "y")], expected);
+        let algorithm = Choice { way: Way::Algorithm { algorithm: [u64::MAX; 8] }, microseconds: 0.5 };
+        Choices::add(&file, "a", vec![("z".to_owned(), algorithm.clone())]).unwrap();
+        assert_eq!(Choices::read(&file).unwrap().get("a", "z"), Some(&algorithm));
         assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
     }
 
@@ -97,13 +162,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("engines.json");
         assert!(replace_damaged_tuning(&file).unwrap().is_none() && !file.exists());
-        let choice = Choice { configuration: 2, engine: 5, microseconds: 12.5 };
+        let choice = Choice { way: Way::Engine { configuration: 2, engine: 5 }, microseconds: 12.5 };
         let add = || Choices::add(&file, "a", vec![("x".to_owned(), choice.clone())]);
         for damaged in ["{\"a\":", "", "[]", "{\"a\": {\"x\": {\"engine\": 5}}}"] {
             std::fs::write(&file, damaged).unwrap();
             let message = add().unwrap_err().to_string();
             assert!(
-                message.starts_with(&format!("{} holds no engines of convolutions: ", file.display())),
+                message.starts_with(&format!("{} holds no choices of engines and algorithms: ", file.display())),
                 "{message}"
             );
             assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged, "it is left alone");

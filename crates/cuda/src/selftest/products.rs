@@ -203,9 +203,9 @@ pub(super) fn speed(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<
             ("with gradient of GELU", Epilogue::GeluGrad { aux: &aux }),
         ];
         for (what, epilogue) in epilogues {
-            let (first, best) = time(runner, &library.prepare(product, operands, epilogue, WAYS)?)?;
+            let (first, best) = time(runner, &library.prepare(product, operands, epilogue, MOST)?)?;
             let rate = |time: Duration| (2 * m * n * k) as f64 / time.as_secs_f64() / 1e12;
-            for (way, time) in [("first way", first), ("fastest", best)] {
+            for (way, time) in [("first algorithm", first), ("fastest", best)] {
                 figures.push(Figure::new(format!("[{m}, {k}] [{k}, {n}] {what}, {way}"), rate(time), "TFLOP/s"));
             }
         }
@@ -213,19 +213,19 @@ pub(super) fn speed(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<
     Ok(())
 }
 
-const WAYS: usize = 16;
+const MOST: usize = 16;
 
-/// The least time of the first way, and of all.
+/// The least time of the first algorithm, and of all.
 fn time(runner: &Runner, prepared: &Prepared) -> Result<(Duration, Duration), GpuError> {
     const TIMES: usize = 5;
     let timer = runner.context.timer()?;
-    let mut of_ways = Vec::new();
-    for way in 0..prepared.ways() {
+    let mut times = Vec::new();
+    for algorithm in 0..prepared.algorithms() {
         let mut best = Duration::MAX;
         for _ in 0..TIMES {
-            best = best.min(timer.time(&runner.stream, || prepared.launch(&runner.stream, way))?);
+            best = best.min(timer.time(&runner.stream, || prepared.launch(&runner.stream, algorithm))?);
         }
-        of_ways.push(best);
+        times.push(best);
     }
-    Ok((of_ways[0], of_ways.into_iter().min().unwrap_or_default()))
+    Ok((times[0], times.into_iter().min().unwrap_or_default()))
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "calls.h"
 #include "floats.h"
@@ -18,6 +19,8 @@ namespace {
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { POINTER_MODE = 2, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
 enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68, COMPUTE_TF32 = 77 };
+// Algorithms for each product, numbered from 1.
+enum { ALGORITHMS = 2 };
 enum { BATCHES = 5, BATCH_STRIDE = 6 };
 
 struct description { int compute; std::map<int, int64_t> attributes; };
@@ -60,6 +63,8 @@ std::vector<double> columns(const std::vector<double>& from, uint64_t stride, ui
 
 double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 double gelu_slope(double x) { return (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5; }
+
+bool is_known(const uint64_t* algorithm) { return algorithm[0] >= 1 && algorithm[0] <= ALGORITHMS; }
 
 bool described(const description* d, const layout* a, const layout* b, const layout* out) {
     auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
@@ -184,24 +189,40 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
     // Setting `no_epilogues` is of a library that has none.
     auto epilogue = d->attributes.find(EPILOGUE);
     if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(epilogue->second == 192 ? AUX : BIAS))) return NOT_SUPPORTED;
-    found[0] = heuristic{};
-    *count = 1;
+    // Setting `no_second` is of a library that has the first algorithm alone.
+    int known = mock.numbers["no_second"] ? 1 : ALGORITHMS;
+    *count = most < known ? most : known;
+    for (int i = 0; i < *count; ++i) found[i] = heuristic{{(uint64_t)(i + 1)}};
+    return SUCCESS;
+}
+int cublasLtMatmulAlgoCheck(void*, const description* d, const layout* a, const layout* b, const layout*, const layout* out,
+                            const uint64_t* algorithm, heuristic* found) {
+    ENTER;
+    if (!described(d, a, b, out) || !is_known(algorithm) || (algorithm[0] > 1 && mock.numbers["no_second"])) return INVALID_VALUE;
+    *found = heuristic{};
     return SUCCESS;
 }
 
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
                    const layout* lb, const float* beta, const void* c, const layout* lc, void* out, const layout* lo,
-                   const void*, void*, size_t, void* stream) {
+                   const uint64_t* algorithm, void*, size_t, void* stream) {
     ENTER;
     auto mode = d->attributes.find(POINTER_MODE);
     bool in_memory = mode != d->attributes.end() && mode->second == 1;
-    if (!described(d, la, lb, lo) || (!in_memory && *beta != 0) || lc->type != lo->type || lc->rows != lo->rows || lc->cols != lo->cols)
+    if (!is_known(algorithm) || !described(d, la, lb, lo) || (!in_memory && *beta != 0) || lc->type != lo->type || lc->rows != lo->rows || lc->cols != lo->cols)
         return INVALID_VALUE;
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;
+    // Setting `slow_first` makes the first algorithm wait; `slow_fusions` and `slow_plain` make products wait with what is done in
+    // their pass, or without.
+    auto epilogue = d->attributes.find(EPILOGUE);
+    bool fuses = in_memory || (epilogue != d->attributes.end() && epilogue->second != 1);
+    long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
+    ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];
     float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
     // What lies in the device's memory is read when the product runs.
     return give(stream, [=] {
+        if (waits) usleep(2000 * waits);
         const float *factor = in_memory ? alpha : &now[0], *kept = in_memory ? beta : &now[1];
         return multiply(&of, factor, kept, c, a, &of_a, b, &of_b, out, &of_out);
     });

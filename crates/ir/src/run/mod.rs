@@ -14,6 +14,7 @@ pub use state::{StateBinding, StateLayout, StateSnapshot, StateStore, read_f32, 
 use crate::dtype::DType;
 use crate::graph::NodeId;
 use crate::plan::{Plan, Target};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,6 +152,12 @@ pub trait Executor: Send {
 
     /// How each kernel call of a step computes, in order.
     fn kernels(&self) -> Vec<KernelInfo>;
+
+    /// The algorithms that were chosen among several by measurements or by heuristics of libraries, by what they compute. Another choice
+    /// gives other last bits.
+    fn algorithms(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 
     /// Whether the plan has a feed of that name.
     fn has_feed(&self, name: &str) -> bool;

@@ -135,6 +135,9 @@ pub struct PlanInfo {
     pub bytes: u64,
     /// All memory of the plan, the state included.
     pub peak_bytes: u64,
+    /// Algorithms that were chosen among several, by what they compute; empty where there is nothing to choose.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub algorithms: BTreeMap<String, String>,
 }
 
 /// `step`: one update.

@@ -1,12 +1,14 @@
 //! The folder of a run, which rank 0 keeps.
 
-use crate::checkpoint::{Checkpoint, CheckpointStore};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Saved};
 use crate::error::TrainError;
 use crate::events::{CheckpointInfo, EndInfo, EvalInfo, EventError, PlanInfo, RanksInfo, RunInfo, StepInfo};
 use crate::progress::{Progress, ProgressMode};
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 /// The folder, the checkpoints and the log of a run; or, on a rank that keeps none, where its warnings go.
@@ -16,14 +18,23 @@ pub(super) enum RunFiles {
 }
 
 pub(super) struct Files {
-    pub run: RunDir,
-    pub store: CheckpointStore,
-    pub log: RunLog,
+    run: RunDir,
+    store: CheckpointStore,
+    log: RunLog,
+    saving: Option<Saving>,
+}
+
+/// A checkpoint on its way to the disk.
+struct Saving {
+    step: u64,
+    best: bool,
+    begun: Instant,
+    writer: JoinHandle<Result<Saved, CheckpointError>>,
 }
 
 impl RunFiles {
     pub(super) fn kept(run: RunDir, store: CheckpointStore, log: RunLog) -> Self {
-        Self::Kept(Box::new(Files { run, store, log }))
+        Self::Kept(Box::new(Files { run, store, log, saving: None }))
     }
 
     pub(super) fn of_rank_zero(rank: usize, mode: ProgressMode) -> Self {
@@ -112,12 +123,87 @@ impl RunFiles {
         self.log(|log| log.end(step, info))
     }
 
-    /// Writes a checkpoint, begun at `started`, where there is a folder for it.
-    pub(super) fn save(&mut self, checkpoint: &Checkpoint<'_>, best: bool, started: Instant) -> Result<(), TrainError> {
-        let Some(Files { store, log, .. }) = self.files() else { return Ok(()) };
-        let saved = store.save(checkpoint, best)?;
-        let (path, save_s) = (saved.path.display().to_string(), started.elapsed().as_secs_f64());
-        log.checkpoint(checkpoint.state.step, CheckpointInfo { path, bytes: saved.bytes, save_s, best })?;
-        Ok(saved.warning.map_or(Ok(()), |warning| log.warning(&warning))?)
+    /// Writes a checkpoint, begun at `begun`, where there is a folder for it, in a thread of its own, behind the one before.
+    pub(super) fn begin_save(
+        &mut self,
+        checkpoint: Checkpoint<'static>,
+        best: bool,
+        begun: Instant,
+    ) -> Result<(), TrainError> {
+        self.finish_save()?;
+        let Some(files) = self.files() else { return Ok(()) };
+        files.log.sync()?;
+        let (step, store) = (checkpoint.state.step, files.store.clone());
+        let path = files.run.path().to_owned();
+        let writer = Builder::new().name("checkpoint".to_owned()).spawn(move || store.save(&checkpoint, best));
+        let writer = writer.map_err(|source| CheckpointError::Io { path, source })?;
+        files.saving = Some(Saving { step, best, begun, writer });
+        Ok(())
+    }
+
+    /// Logs the checkpoint that was written meanwhile, if it is durable by now.
+    pub(super) fn note_saved(&mut self) -> Result<(), TrainError> {
+        let saving = self.files().and_then(|files| files.saving.as_ref());
+        if saving.is_some_and(|saving| saving.writer.is_finished()) { self.finish_save() } else { Ok(()) }
+    }
+
+    /// Waits until no checkpoint is on its way.
+    ///
+    /// # Errors
+    /// It could not be written; those before it are untouched.
+    pub(super) fn finish_save(&mut self) -> Result<(), TrainError> {
+        let Some(files) = self.files() else { return Ok(()) };
+        let Some(Saving { step, best, begun, writer }) = files.saving.take() else { return Ok(()) };
+        let saved = writer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        let (path, save_s) = (saved.path.display().to_string(), begun.elapsed().as_secs_f64());
+        files.log.checkpoint(step, CheckpointInfo { path, bytes: saved.bytes, save_s, best })?;
+        Ok(saved.warning.map_or(Ok(()), |warning| files.log.warning(&warning))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{SamplerPosition, TrainingState};
+    use crate::events::{Event, EventBody, read_events};
+    use crate::recipe::Recipe;
+    use crate::tasks::classification::TERMS;
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn checkpoint(step: u64) -> Checkpoint<'static> {
+        let sampler = SamplerPosition { epoch: 0, batch: step };
+        let state = TrainingState { step, sampler, ..TrainingState::default() };
+        Checkpoint { state, model: Vec::new(), optimizer: Vec::new(), ema: None }
+    }
+
+    #[test]
+    fn checkpoints_are_written_while_steps_go_on() {
+        let parent = TempDir::new().unwrap();
+        let run = RunDir::create(parent.path().join("run"), &Recipe::load("cifar", &[]).unwrap()).unwrap();
+        let (store, events) = (run.checkpoints(5).unwrap(), run.events());
+        let log = RunLog::create(&run, &TERMS, Progress::new(ProgressMode::Silent)).unwrap();
+        let mut files = RunFiles::kept(run, store.clone(), log);
+        let save = |files: &mut RunFiles, step| files.begin_save(checkpoint(step), false, Instant::now());
+        files.step(1, StepInfo::default()).unwrap();
+        save(&mut files, 1).unwrap();
+        files.step(2, StepInfo::default()).unwrap();
+        save(&mut files, 2).unwrap();
+        assert!(store.steps().unwrap().contains(&1), "one is on its way at a time");
+        files.finish_save().unwrap();
+        files.note_saved().unwrap();
+        assert_eq!(store.steps().unwrap(), [1, 2]);
+        let saved = |event: Event| match event.body {
+            EventBody::Checkpoint(_) => event.header.step,
+            _ => None,
+        };
+        assert_eq!(read_events(&events).unwrap().into_iter().filter_map(saved).collect::<Vec<_>>(), [1, 2]);
+
+        // What cannot be written is known when it is asked for.
+        fs::remove_dir_all(store.latest().unwrap().parent().unwrap()).unwrap();
+        save(&mut files, 3).unwrap();
+        let error = files.finish_save().unwrap_err().to_string();
+        assert!(error.contains(".writing-step-000003"), "{error}");
+        files.finish_save().unwrap();
     }
 }

@@ -280,6 +280,7 @@ impl Trainer<'_> {
             let ahead = self.go_ahead();
             self.finish_step()?;
             ahead?;
+            self.files.note_saved()?;
             if self.evaluation_is_due(self.step) {
                 self.evaluate()?;
             }
@@ -313,6 +314,7 @@ impl Trainer<'_> {
         if self.step > 0 && self.saved_at != Some(self.step) {
             self.save(false)?;
         }
+        self.files.finish_save()?;
         Err(TrainError::Interrupted { step: self.step, checkpoint: self.files.latest_checkpoint() })
     }
 
@@ -628,7 +630,9 @@ impl Trainer<'_> {
         self.group.report(self.step, Phase::Save, 0);
         let checkpoint = self.session.checkpoint(self.training_state())?;
         refuse_non_finite(&checkpoint)?;
-        self.files.save(&checkpoint, best, started)
+        self.files.begin_save(checkpoint, best, started)?;
+        // The processors that write would be missing where they compute.
+        if self.session.computes_in_background() { Ok(()) } else { self.files.finish_save() }
     }
 
     fn training_state(&self) -> TrainingState {
@@ -647,8 +651,10 @@ impl Trainer<'_> {
         }
     }
 
-    /// Logs the end and turns it into the report.
+    /// Logs the end, behind the last checkpoint, and turns it into the report.
     fn end(mut self, result: Result<(), TrainError>) -> Result<TrainReport, TrainError> {
+        let saved = self.files.finish_save();
+        let result = result.and(saved);
         let status = match &result {
             Ok(()) => Status::Done,
             Err(TrainError::Interrupted { .. }) => Status::Interrupted,

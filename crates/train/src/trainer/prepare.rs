@@ -4,7 +4,7 @@ use super::files::RunFiles;
 use super::{Clock, Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
-use crate::events::{EventBody, RunInfo, Status, read_events};
+use crate::events::{EventBody, PlanInfo, RunInfo, Status, read_events};
 use crate::loaded_weights::{recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
@@ -66,7 +66,7 @@ impl<'a> Trainer<'a> {
         let start = Position { epoch: state.sampler.epoch as u32, batch: state.sampler.batch as usize };
         let end_epoch = total_steps.saturating_mul(accumulation).div_ceil(batches_per_epoch) as u32;
         let batches = task.training_batches(BatchRange { start, end_epoch, share: group.share() })?;
-        let warnings = past.as_ref().map(Past::warnings);
+        let warnings = past.as_ref().map(|past| past.warnings(&session.plan_info()));
         let files = if group.leads() {
             open_folder(options, task.metric_schema(), past, state.step)?
         } else {
@@ -309,14 +309,35 @@ impl Past {
         })
     }
 
-    fn warnings(&self) -> Vec<String> {
+    /// `plan` is that of the steps that follow.
+    fn warnings(&self, plan: &PlanInfo) -> Vec<String> {
         match &self.loaded {
             None => vec!["the run has no checkpoint yet; it starts over".to_owned()],
             Some(loaded) => {
                 let damaged = loaded.damaged.iter();
-                damaged.map(|damage| format!("passed over a damaged checkpoint: {damage}")).collect()
+                let damaged = damaged.map(|damage| format!("passed over a damaged checkpoint: {damage}"));
+                damaged.chain(self.other_algorithms(plan)).collect()
             }
         }
+    }
+
+    /// What is to be said where the steps before the checkpoint were done by other algorithms.
+    fn other_algorithms(&self, plan: &PlanInfo) -> Option<String> {
+        // A log that cannot be read is repaired when the run goes on.
+        let events = read_events(&self.run.events()).ok()?;
+        let before = events.into_iter().rev().find_map(|event| match event.body {
+            EventBody::Plan(before) if before.mode == plan.mode => Some(before.algorithms),
+            _ => None,
+        })?;
+        let others = || plan.algorithms.iter().filter_map(|(what, now)| Some((what, before.get(what)?, now)));
+        let mut different = others().filter(|(_, before, now)| before != now);
+        let (what, before, now) = different.next()?;
+        Some(format!(
+            "{} of {} algorithms are others than before, so that results differ in their last bits: {before} until now, {now} from now on, \
+             for {what}; the same --tuning FILE gives the same ones",
+            1 + different.count(),
+            others().count()
+        ))
     }
 }
 

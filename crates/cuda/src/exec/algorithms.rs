@@ -1,0 +1,199 @@
+//! The algorithms of cuBLASLt that do products, alone and with what is done in their pass: one for each distinct product, the
+//! heuristics' first one or the fastest one that was measured.
+
+use super::measure::{fill, median};
+use super::tuning::{Choice, Way};
+use super::{Gpu, PRODUCT_WORKSPACE, locked};
+use crate::cublaslt::{Algorithm, CublasLt, Epilogue, Operands, Product};
+use crate::driver::{Arena, Block};
+use crate::error::GpuError;
+use crate::lower::Step;
+use bessemer_ir::DType;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for the measurements of a plan, of which the last one may take longer.
+const BUDGET: Duration = Duration::from_secs(10);
+/// Algorithms that are measured for a product.
+const MEASURED: usize = 8;
+
+/// A product with what is done in its pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Multiplication {
+    pub product: Product,
+    pub epilogue: Epilogue<()>,
+}
+
+/// The algorithm that was chosen, and the microseconds of a launch of it, where it was measured.
+#[derive(Clone, Copy)]
+struct Chosen {
+    algorithm: Algorithm,
+    microseconds: Option<f64>,
+}
+
+/// The algorithms that were chosen.
+#[derive(Default)]
+pub(super) struct Algorithms {
+    /// `None` for what the library has no way to do in the pass of a product.
+    chosen: Mutex<HashMap<Multiplication, Option<Chosen>>>,
+}
+
+impl Algorithms {
+    /// The algorithm for a multiplication that was [chosen](Gpu::choose_algorithms) for.
+    pub(super) fn get(&self, of: &Multiplication) -> Option<Algorithm> {
+        locked(&self.chosen)[of].map(|chosen| chosen.algorithm)
+    }
+
+    /// Whether a product with what is done in its pass is preferred to the plain one, whose kernels behind it take at least `saved`
+    /// longer: if there is a way, unless it was measured to be slower.
+    pub(super) fn prefers(&self, fused: &Multiplication, plain: &Multiplication, saved: Duration) -> bool {
+        let chosen = locked(&self.chosen);
+        let (Some(fused), Some(plain)) = (chosen[fused], chosen[plain]) else { return chosen[fused].is_some() };
+        let slower = fused.microseconds.zip(plain.microseconds);
+        slower.is_none_or(|(fused, plain)| fused <= plain + saved.as_secs_f64() * 1e6)
+    }
+
+    /// The algorithms that were chosen for these, by name.
+    pub(super) fn of(&self, all: impl IntoIterator<Item = Multiplication>) -> BTreeMap<String, String> {
+        let chosen = locked(&self.chosen);
+        let named = |of: Multiplication| {
+            let words = chosen.get(&of)?.as_ref()?.algorithm.words();
+            let used = words.iter().rposition(|word| *word != 0).map_or(1, |last| last + 1);
+            let words: Vec<String> = words[..used].iter().map(|word| format!("{word:x}")).collect();
+            Some((of.name(), format!("algorithm {} of cuBLASLt", words.join("-"))))
+        };
+        all.into_iter().filter_map(named).collect()
+    }
+}
+
+impl Multiplication {
+    /// All multiplications of these steps, in a plan that allows TF32 or does not.
+    pub(super) fn all(steps: &[Step], tf32: bool) -> impl Iterator<Item = Multiplication> {
+        steps.iter().filter_map(move |step| match step {
+            Step::Product { product, epilogue, .. } => Some(Self::new(product, epilogue, tf32)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn new<M>(product: &Product, epilogue: &Epilogue<M>, tf32: bool) -> Multiplication {
+        Multiplication { product: Product { tf32, ..*product }, epilogue: epilogue.kind() }
+    }
+
+    /// All that it depends on, as a key of files.
+    fn name(&self) -> String {
+        let Product { batch, m, n, k, x_transposed, w_transposed, inputs, output, tf32 } = self.product;
+        let transposed = |is: bool| if is { " transposed" } else { "" };
+        let several = if batch > 1 { format!("{batch} times ") } else { String::new() };
+        let inputs = if tf32 && inputs == DType::F32 { "tf32" } else { inputs.name() };
+        format!(
+            "{several}[{m}, {k}]{} [{k}, {n}]{}, {inputs} to {}, {}",
+            transposed(x_transposed),
+            transposed(w_transposed),
+            output.name(),
+            self.epilogue.name()
+        )
+    }
+
+    fn kept(&self, library: &Arc<CublasLt>, way: &Way) -> Result<Option<Algorithm>, GpuError> {
+        match way {
+            Way::Algorithm { algorithm } => library.kept(&self.product, &self.epilogue, *algorithm, PRODUCT_WORKSPACE),
+            Way::Engine { .. } => Ok(None),
+        }
+    }
+}
+
+impl Gpu {
+    /// Chooses algorithms for those multiplications that have none yet. Nobody else may give work to the stream.
+    ///
+    /// # Errors
+    /// cuBLASLt refuses to say how it multiplies, or the file of measurements cannot be read or written.
+    pub(super) fn choose_algorithms(&self, all: impl IntoIterator<Item = Multiplication>) -> Result<(), GpuError> {
+        let mut missing: Vec<Multiplication> = Vec::new();
+        {
+            let chosen = locked(&self.algorithms.chosen);
+            for one in all {
+                if !chosen.contains_key(&one) && !missing.contains(&one) {
+                    missing.push(one);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_by(|a, b| b.product.operations().total_cmp(&a.product.operations()));
+        let library = self.products()?;
+        let known = self.tuning.known(&format!("cuBLASLt {}", library.version()))?;
+        let begun = Instant::now();
+        let mut measured = Vec::new();
+        for one in missing {
+            let kept = known.as_ref().and_then(|known| known.get(&one.name()));
+            if let Some(choice) = kept
+                && let Some(algorithm) = one.kept(&library, &choice.way)?
+            {
+                let chosen = Chosen { algorithm, microseconds: Some(choice.microseconds) };
+                locked(&self.algorithms.chosen).insert(one, Some(chosen));
+                continue;
+            }
+            let is_measured = known.is_some() && begun.elapsed() <= BUDGET;
+            let most = if is_measured { MEASURED } else { 1 };
+            let algorithms = library.algorithms(&one.product, &one.epilogue, PRODUCT_WORKSPACE, most)?;
+            let first = algorithms.first().map(|&algorithm| Chosen { algorithm, microseconds: None });
+            // What cannot be measured is left to the heuristics.
+            let fastest = if is_measured { self.fastest(&library, &one, &algorithms).ok().flatten() } else { None };
+            if let Some(Chosen { algorithm, microseconds: Some(microseconds) }) = fastest {
+                let way = Way::Algorithm { algorithm: algorithm.words() };
+                measured.push((one.name(), Choice { way, microseconds }));
+            }
+            locked(&self.algorithms.chosen).insert(one, fastest.or(first));
+        }
+        known.map_or(Ok(()), |known| known.add(measured))
+    }
+
+    /// The fastest one of these algorithms.
+    fn fastest(
+        &self,
+        library: &Arc<CublasLt>,
+        of: &Multiplication,
+        algorithms: &[Algorithm],
+    ) -> Result<Option<Chosen>, GpuError> {
+        let product = of.product;
+        let [x, w, y] = product.bytes();
+        // Biases and auxiliary memory are no larger than the result, or than a number.
+        let others = y.max(DType::F32.size());
+        let room = |bytes: usize| bytes.next_multiple_of(Arena::ALIGNMENT);
+        let all = room(x) + room(w) + room(y) + of.epilogue.memory().count() * room(others);
+        let what = "operands of products that are measured";
+        let memory = self.memory_to_measure(what, all + PRODUCT_WORKSPACE)?;
+        let end = Cell::new(0);
+        let next = |bytes: usize, ty| {
+            let block = memory.block(end.replace(end.get() + room(bytes)), bytes)?;
+            fill(&self.stream, ty, &block)?;
+            Ok::<Block, GpuError>(block)
+        };
+        let (x, w, y) = (next(x, product.inputs)?, next(w, product.inputs)?, next(y, product.output)?);
+        let epilogue = of.epilogue.with(|()| next(others, product.output))?;
+        let workspace = memory.block(end.get(), PRODUCT_WORKSPACE)?;
+        let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+        let prepared = library.prepare_by(algorithms.to_vec(), product, operands, epilogue)?;
+        let timer = self.context.timer()?;
+        let mut fastest: Option<(Algorithm, Duration)> = None;
+        for (number, algorithm) in algorithms.iter().enumerate() {
+            let limit = fastest.map(|(_, time)| time);
+            // An algorithm that fails is none to choose.
+            let Ok(time) = median(&timer, &self.stream, limit, &|| prepared.launch(&self.stream, number)) else {
+                continue;
+            };
+            if limit.is_none_or(|limit| time < limit) {
+                fastest = Some((*algorithm, time));
+            }
+        }
+        self.stream.synchronize()?;
+        let chosen = |(algorithm, time): (Algorithm, Duration)| Chosen {
+            algorithm,
+            microseconds: Some(time.as_secs_f64() * 1e6),
+        };
+        Ok(fastest.map(chosen))
+    }
+}

@@ -1,0 +1,67 @@
+//! How long launches of libraries take.
+
+use super::Gpu;
+use super::ledger::Allocation;
+use crate::driver::{Block, Stream, Timer};
+use crate::error::GpuError;
+use bessemer_ir::run::RunError;
+use bessemer_ir::{DType, philox};
+use half::{bf16, f16};
+use std::time::Duration;
+
+/// Batches of launches that are timed, and about how long each of them takes.
+const BATCHES: usize = 3;
+const BATCH: Duration = Duration::from_millis(1);
+const MOST_LAUNCHES: u128 = 10;
+/// What is slower than the fastest so far by more than this factor is timed once.
+const HOPELESS: u32 = 3;
+
+impl Gpu {
+    /// Memory for `what`, which is measured.
+    pub(super) fn memory_to_measure(&self, what: &'static str, bytes: usize) -> Result<Allocation, GpuError> {
+        let unavailable = |error: RunError| GpuError::Launch { kernel: what.to_owned(), problem: error.to_string() };
+        self.ledger.allocate(&self.context, what, bytes).map_err(unavailable)
+    }
+}
+
+/// Time of one launch: the median of some batches behind a first launch, or that of a second one which takes far longer than `limit`.
+pub(super) fn median(
+    timer: &Timer,
+    stream: &Stream,
+    limit: Option<Duration>,
+    launch: &dyn Fn() -> Result<(), GpuError>,
+) -> Result<Duration, GpuError> {
+    launch()?;
+    let one = timer.time(stream, launch)?;
+    if limit.is_some_and(|limit| one > limit * HOPELESS) {
+        return Ok(one);
+    }
+    let launches = (BATCH.as_nanos() / one.as_nanos().max(1)).clamp(1, MOST_LAUNCHES) as u32;
+    let mut times = [Duration::ZERO; BATCHES];
+    for time in &mut times {
+        *time = timer.time(stream, || (0..launches).try_for_each(|_| launch()))? / launches;
+    }
+    times.sort();
+    Ok(times[BATCHES / 2])
+}
+
+/// Normal random numbers of a type of floats, repeated: kernels are faster on zeros.
+pub(super) fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
+    const FIRST: usize = 1 << 18;
+    let mut filled = block.bytes().min(FIRST * ty.size());
+    let bytes: Vec<u8> = (0..filled / ty.size())
+        .map(|i| philox::normal(1, 0, 0, i as u64))
+        .flat_map(|x| match ty {
+            DType::Bf16 => bf16::from_f32(x).to_ne_bytes().to_vec(),
+            DType::F16 => f16::from_f32(x).to_ne_bytes().to_vec(),
+            _ => x.to_ne_bytes().to_vec(),
+        })
+        .collect();
+    stream.upload(&bytes, &block.part(0, filled)?)?;
+    while filled < block.bytes() {
+        let more = filled.min(block.bytes() - filled);
+        stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;
+        filled += more;
+    }
+    Ok(())
+}
