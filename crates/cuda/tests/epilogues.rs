@@ -213,7 +213,7 @@ fn the_fastest_algorithm_is_used_and_kept() {
     let (fused, plain) = ("matmul by cuBLASLt with bias", "matmul by cuBLASLt, then region");
     // The name of what ran, and launches by the first algorithm and by the second.
     let run = |setting: &str, file: &Path| {
-        ["by_first", "by_second"].map(|counter| knobs.set(counter, 0));
+        ["by_first", "by_second"].iter().for_each(|counter| knobs.set(counter, 0));
         knobs.set(setting, 1);
         let tuned = CudaDevice::open(&CudaOptions { tuning: Some(file.to_owned()), ..options(folder, false) }).unwrap();
         let name = product_of(&tuned, &graph, 2e-3);
