@@ -123,7 +123,7 @@ impl RunFiles {
         self.log(|log| log.end(step, info))
     }
 
-    /// Writes a checkpoint, begun at `begun`, where there is a folder for it, in a thread of its own, behind the one before.
+    /// Writes a checkpoint, begun at `begun`, where there is a folder for it, in a thread of its own, once the one before is written.
     pub(super) fn begin_save(
         &mut self,
         checkpoint: Checkpoint<'static>,

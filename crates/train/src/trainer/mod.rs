@@ -628,6 +628,8 @@ impl Trainer<'_> {
         }
         let started = Instant::now();
         self.group.report(self.step, Phase::Save, 0);
+        // One copy of the state is in memory at a time.
+        self.files.finish_save()?;
         let checkpoint = self.session.checkpoint(self.training_state())?;
         refuse_non_finite(&checkpoint)?;
         self.files.begin_save(checkpoint, best, started)?;
