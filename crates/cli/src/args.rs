@@ -5,6 +5,7 @@ use crate::failure::Usage;
 use crate::names;
 use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
+use bessemer_cuda::Check;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::device::UnknownDevice;
@@ -101,9 +102,10 @@ pub(crate) struct Common {
     /// On a GPU, launch the kernels of every step one by one instead of replaying the step as it was recorded
     #[arg(long, global = true)]
     pub eager: bool,
-    /// With --eager: wait after each launch, so that an error of the GPU names the operation that met it
-    #[arg(long, global = true)]
-    pub check: bool,
+    /// With --eager: wait after each launch, so that an error of the GPU names the operation that met it; =memory also looks
+    /// whether each one writes all of its own memory and nothing else, which is for small models
+    #[arg(long, global = true, value_name = "errors|memory", num_args = 0..=1, require_equals = true, default_missing_value = "errors")]
+    pub check: Option<Checked>,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -194,6 +196,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What is looked at behind each launch on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Checked {
+    Errors,
+    Memory,
+}
+
 impl Common {
     pub(crate) fn device(&self) -> DeviceOptions {
         let best = DeviceOptions::default();
@@ -205,7 +214,11 @@ impl Common {
             tuning: self.tuning.clone().into(),
             no_epilogues: self.no_epilogues,
             eager: self.eager,
-            check: self.check,
+            check: match self.check {
+                None => Check::Nothing,
+                Some(Checked::Errors) => Check::Errors,
+                Some(Checked::Memory) => Check::Memory,
+            },
         }
     }
 
@@ -260,7 +273,7 @@ impl Common {
     /// # Errors
     /// Options that belong to a GPU, and to each other, without what they belong to.
     pub(crate) fn check_options(&self) -> Result<(), Usage> {
-        let problem = match (self.eager, self.check, self.device) {
+        let problem = match (self.eager, self.check.is_some(), self.device) {
             (true, _, DeviceKind::Cpu) => "--eager is for --device cuda: on cpu nothing is recorded",
             (false, true, _) => "--check is for --device cuda with --eager",
             _ => return Ok(()),

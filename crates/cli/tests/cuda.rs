@@ -338,7 +338,12 @@ fn eager_steps_say_where_a_gpu_fails() {
     let on_cpu = |options: &str| machine.run(&format!("{TRAIN} --steps 1 --out cpu {options}"));
     on_cpu("--eager").fails(2, &["--eager is for --device cuda"]);
     on_cpu("--check --device cuda").fails(2, &["--check is for --device cuda with --eager"]);
+    let other = on_cpu("--eager --check=all --device cuda");
+    assert!(other.code == 2 && other.err.contains("[possible values: errors, memory]"), "{}", other.err);
     assert!(!machine.path("cpu").exists());
+    let bench = "bench infer resnet20-cifar --batch-size 1 --warmup 0 --steps 1 --repeat 1 --quiet --json";
+    let result = json(machine.run_on("cuda", &format!("{bench} --eager --check=memory")));
+    assert!(result["throughput"].as_f64().unwrap() > 0.0);
 }
 
 /// The mock of cuBLASLt rounds operands in TF32, so that the losses are others, within 1e-2.

@@ -271,9 +271,13 @@ impl<M> Epilogue<M> {
         }
     }
 
-    /// All of its memory.
-    pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
-        self.bias().into_iter().chain(self.aux()).chain(self.added().into_iter().flatten())
+    /// All of its memory, and whether it is written.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (&M, bool)> {
+        let writes_bias = matches!(self, Epilogue::GeluGradBiasGrad { .. } | Epilogue::SumOfW { .. });
+        let writes_aux = matches!(self, Epilogue::GeluAuxBias { .. });
+        let bias = self.bias().map(|bias| (bias, writes_bias));
+        let aux = self.aux().map(|aux| (aux, writes_aux));
+        bias.into_iter().chain(aux).chain(self.added().into_iter().flatten().map(|added| (added, false)))
     }
 
     /// The same with its memory in another form.
@@ -435,8 +439,8 @@ impl CublasLt {
         let address = |block: &M| block.borrow().address();
         described.set_addresses(&product, epilogue.bias().map(address), epilogue.aux().map(address))?;
         let Operands { x, w, y, workspace } = operands;
-        let added = epilogue.added().map(|blocks| blocks.map(|block| block.borrow().clone()));
-        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), added, described, algorithms })
+        let epilogue = epilogue.with(|block| Ok::<Block, GpuError>(block.borrow().clone()))?;
+        Ok(Prepared { blocks: [x, w, y, workspace].map(Clone::clone), epilogue, described, algorithms })
     }
 
     /// A product whose memory is not known yet: any address but 0 stands for it.
@@ -590,8 +594,7 @@ pub struct Prepared {
     described: Described,
     /// `x`, `w`, `y` and the workspace.
     blocks: [Block; 4],
-    /// Where it is added to a sum: the factor, what is kept, and the sum.
-    added: Option<[Block; 3]>,
+    epilogue: Epilogue<Block>,
     algorithms: Vec<Algorithm>,
 }
 
@@ -667,6 +670,13 @@ impl Described {
 }
 
 impl Prepared {
+    /// Its memory but for scratch, and whether it writes it.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (Block, bool)> {
+        let [x, w, y, _workspace] = &self.blocks;
+        let own = [(x, false), (w, false), (y, true)].into_iter().chain(self.epilogue.memory());
+        own.map(|(block, is_written)| (block.clone(), is_written))
+    }
+
     /// How many algorithms it has.
     pub fn algorithms(&self) -> usize {
         self.algorithms.len()
@@ -681,12 +691,12 @@ impl Prepared {
         let [a, b, d] = [0, 1, 2].map(|i: usize| layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
         let in_memory = |block: &Block| ptr::with_exposed_provenance(block.address() as usize);
-        let (factor, kept, sum) = match &self.added {
+        let (factor, kept, sum) = match self.epilogue.added() {
             Some([factor, kept, sum]) => (in_memory(factor), in_memory(kept), sum),
             None => (from_ref(&one).cast(), from_ref(&zero).cast(), y),
         };
         library.context.bind()?;
-        for block in self.blocks.iter().chain(self.added.iter().flatten()) {
+        for block in self.blocks.iter().chain(self.epilogue.memory().map(|(block, _)| block)) {
             stream.keep_block(block);
         }
         // SAFETY: blocks were found to be large enough, scales are of the type described, handles are valid.

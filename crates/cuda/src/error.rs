@@ -34,6 +34,9 @@ pub enum GpuError {
     Length { from: usize, to: usize },
     #[error("kernel `{kernel}`: {problem}")]
     Launch { kernel: String, problem: String },
+    /// A call that touched memory which is not its own.
+    #[error("{call}: {problem}")]
+    Footprint { call: String, problem: String },
     #[error("this stream is capturing a graph already")]
     Capturing,
     #[error("compiling `{kernel}` for {arch} failed: {log}")]

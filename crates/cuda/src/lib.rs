@@ -23,5 +23,5 @@ pub mod selftest;
 pub mod sheet;
 
 pub use error::GpuError;
-pub use exec::{CudaDevice, CudaOptions, OutOfMemory, replace_damaged_tuning};
+pub use exec::{Check, CudaDevice, CudaOptions, OutOfMemory, replace_damaged_tuning};
 pub use lower::{CudaTarget, LoweringError, Unsupported, kernels_of};

@@ -7,12 +7,12 @@ mod device;
 #[path = "common/steps.rs"]
 mod steps;
 
-use bessemer_ir::{TensorType, philox};
-use bessemer_models::{efficientdet, maskrcnn};
+use bessemer_ir::{DType, TensorType, philox};
+use bessemer_models::{Model, efficientdet, maskrcnn};
 use bessemer_nn::{Optimizer, Schedule, Sgd, TrainConfig};
 use efficientdet::{DetectionOptions, DetectorOptions, LossOptions};
 use maskrcnn::{Flavour, MaskRcnnOptions, ProposalOptions, TrainingOptions};
-use steps::{Run, compare, compare_outputs, content};
+use steps::{Run, compare, compare_outputs, content, in_their_own_memory};
 
 /// Pixels of the side of a canvas.
 const CANVAS: f32 = 128.0;
@@ -71,9 +71,13 @@ fn an_efficientdet_finds_the_same() {
     }
 }
 
+fn training_efficientdet() -> Model {
+    efficientdet::train(&efficientdet(), &LossOptions::default(), &config(), 2).unwrap()
+}
+
 #[test]
 fn two_steps_of_an_efficientdet() {
-    let model = efficientdet::train(&efficientdet(), &LossOptions::default(), &config(), 2).unwrap();
+    let model = training_efficientdet();
     // A bias in front of a norm has a gradient of zero, but for rounding.
     let run = Run { steps: 2, of_state: 3e-4, ..Run::DEFAULT };
     compare("two_steps_of_an_efficientdet", &model, &run, &scene);
@@ -90,15 +94,31 @@ fn a_mask_rcnn_finds_the_same() {
     }
 }
 
+fn training_mask_rcnn(flavour: Flavour) -> Model {
+    let training = TrainingOptions::new(flavour);
+    let proposals = ProposalOptions { most: 100, ..training.proposals };
+    let training = TrainingOptions { proposals, region_samples: [32, 8], ..training };
+    maskrcnn::train(&mask_rcnn(flavour), &training, &config(), 2).unwrap()
+}
+
 #[test]
 fn two_steps_of_a_mask_rcnn() {
     for flavour in [Flavour::Torchvision, Flavour::Nvidia] {
-        let training = TrainingOptions::new(flavour);
-        let proposals = ProposalOptions { most: 100, ..training.proposals };
-        let training = TrainingOptions { proposals, region_samples: [32, 8], ..training };
-        let model = maskrcnn::train(&mask_rcnn(flavour), &training, &config(), 2).unwrap();
+        let model = training_mask_rcnn(flavour);
         // Where the input of a ReLU is zero but for rounding, its channel and all before it have another gradient.
         let run = Run { steps: 2, of_state: 1e-2, ..Run::DEFAULT };
         compare(&format!("two_steps_of_a_mask_rcnn, {flavour:?}"), &model, &run, &scene);
+    }
+}
+
+/// One step of each, of one type of elements: launches leave all memory alone that they do not write, and write all of their outputs.
+#[test]
+fn launches_of_detectors_touch_their_own_memory() {
+    for (name, model, precision) in [
+        ("an EfficientDet", training_efficientdet(), DType::Bf16),
+        ("a Mask R-CNN", training_mask_rcnn(Flavour::Torchvision), DType::F32),
+    ] {
+        let run = Run { steps: 1, precision, ..Run::DEFAULT };
+        in_their_own_memory(&format!("{name} in {precision}"), &model, &run, &scene);
     }
 }

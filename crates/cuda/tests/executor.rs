@@ -8,6 +8,7 @@ use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, LoweringError, Unsuppor
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding};
 use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
 use bessemer_ir::ops::detection::masks::MaskTargets;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput};
 use bessemer_ir::ops::index::{ArgMax, Gather, ScatterAdd};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
@@ -114,6 +115,25 @@ fn long_rows_are_reduced_and_summed_in_two_kernels() {
     let passes = run_passes(&g, &CudaTarget::RULES, &CompileOptions::default(), None).unwrap();
     let fusions = passes.nodes().iter().filter(|node| node.op.as_fusion().is_some()).count();
     assert_eq!(fusions, 1, "the case is no single fusion");
+    agrees(&gpu(folder), &g);
+}
+
+/// As for the loss of a batch of one: what a row has of its own is what all rows share.
+#[test]
+fn one_row_is_reduced_and_summed() {
+    let Some(folder) = mock_or_skip("one_row_is_reduced_and_summed") else { return };
+    let mut g = Graph::new();
+    let (x, bias) = (f32s(&mut g, "x", &[1, 6]), f32s(&mut g, "bias", &[6]));
+    let scores = g.add(x, bias).unwrap();
+    let p = g.softmax(scores).unwrap();
+    let by_column = g.sum(p, &[0]).unwrap();
+    for (name, value) in [("p", p), ("by_column", by_column)] {
+        g.output(name, value);
+    }
+    let passes = run_passes(&g, &CudaTarget::RULES, &CompileOptions::default(), None).unwrap();
+    let sums = |fusion: &Fusion| fusion.outputs.iter().any(|output| matches!(output, FusionOutput::Sum { .. }));
+    let mut fusions = passes.nodes().iter().filter_map(|node| node.op.as_fusion());
+    assert!(fusions.any(|fusion| fusion.is_rowwise() && sums(fusion)), "no fusion does both");
     agrees(&gpu(folder), &g);
 }
 

@@ -6,7 +6,7 @@ mod device;
 #[path = "common/everything.rs"]
 mod everything;
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
 use bessemer_ir::run::{Device, Executor, Phase, RunError, StateBinding, StateLayout, StateStore, Ticket};
@@ -30,7 +30,7 @@ fn plan() -> Plan {
     compile(&everything(), &CudaTarget, &CompileOptions::default()).unwrap()
 }
 
-fn load(folder: &Path, eager: bool, check: bool) -> Loaded {
+fn load(folder: &Path, eager: bool, check: Check) -> Loaded {
     let gpu = CudaDevice::open(&CudaOptions { check, ..options(folder, eager) }).unwrap();
     let plan = plan();
     let state = gpu.new_state(StateLayout::of_plan(&plan)).unwrap();
@@ -72,9 +72,8 @@ fn errors(Loaded { executor, state, gpu }: &mut Loaded) -> Vec<(&'static str, Op
 fn a_device_that_is_lost_gives_one_error_from_then_on() {
     let Some(folder) = mock_or_skip("a_device_that_is_lost_gives_one_error_from_then_on") else { return };
     let knobs = Knobs::open(folder);
-    for (eager, check) in [(false, false), (true, false), (true, true)] {
+    for (eager, check) in [(false, Check::Nothing), (true, Check::Nothing), (true, Check::Errors)] {
         knobs.set("reset", 1);
-        knobs.set("lost_at", i64::MAX);
         let ends: Vec<i64> = {
             let mut loaded = load(folder, eager, check);
             let ran = |_| {
@@ -89,11 +88,14 @@ fn a_device_that_is_lost_gives_one_error_from_then_on() {
             let mut loaded = load(folder, eager, check);
             let failed = (0..4).find_map(|number| step(&mut *loaded.executor).err().map(|error| (number, error)));
             let (failed, error) = failed.expect("the device breaks");
-            let (message, what) = (error.to_string(), format!("kernel {number}, eager {eager}, check {check}"));
+            let (message, what) = (error.to_string(), format!("kernel {number}, eager {eager}, check {check:?}"));
             assert_eq!(failed, broken, "{what}");
             assert!(message.contains(MEANING) && !message.contains('\n'), "{what}: {message}");
             assert!(message.ends_with("; the GPU is lost to this process"), "{what}: {message}");
-            let place = if check { format!(", in step {broken} at ") } else { format!(", in step {broken} (`--eager") };
+            let place = match check {
+                Check::Nothing => format!(", in step {broken} (`--eager"),
+                Check::Errors | Check::Memory => format!(", in step {broken} at "),
+            };
             assert!(message.contains(&place), "{what}: {message}");
             let calls = knobs.get("calls");
             for (call, said) in errors(&mut loaded) {

@@ -13,7 +13,9 @@ use bessemer_models::{LossOptions, Model, bert, electra, find};
 use bessemer_nn::{
     Adam, Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, LossScale, Optimizer, Schedule, Sgd, TrainConfig,
 };
-use steps::{Feed, History, Run, Trouble, compare, content, histories, in_random_orders, launches, on_gpu};
+use steps::{
+    Feed, History, Run, Trouble, compare, content, histories, in_random_orders, in_their_own_memory, launches, on_gpu,
+};
 
 /// A ResNet-20 by gradient descent with momentum.
 fn resnet_scaled(loss_scale: Option<LossScale>) -> Model {
@@ -37,7 +39,8 @@ fn pictures(name: &str, ty: &TensorType, batch: usize) -> Vec<u8> {
     content(name, ty, 10, batch)
 }
 
-/// In the fifth step norms of gradients differ by 1e-4, in the fourteenth by 2e-2: elements near zero then pass a ReLU or not.
+/// Three steps, of four images of 16 x 16: in the fifth step norms of gradients differ by 1e-4, in the fourteenth by 2e-2, as elements near
+/// zero then pass a ReLU or not, and images of 32 x 32 take four times as long.
 #[test]
 fn steps_of_a_resnet() {
     compare("three steps of a ResNet", &resnet(), &Run::DEFAULT, &pictures);
@@ -120,7 +123,8 @@ fn steps_of_a_bert_of_two_micro_batches() {
     compare("steps_of_a_bert_of_two_micro_batches", &bert(2), &run, &sequences);
 }
 
-/// Small differences have had the time to grow.
+/// Small differences have had the time to grow. Micro-batches of two sequences: with four the test would take twice as long, and it is the
+/// longest of all.
 #[test]
 fn twenty_steps_of_a_bert_of_two_micro_batches() {
     let model = bert_of(&cut(BertConfig::mini(), 2), MORE, lamb());
@@ -153,11 +157,11 @@ fn electra_by(optimizer: Optimizer) -> Model {
     electra_of(ElectraConfig::tiny(), FEW, optimizer)
 }
 
-/// After some twenty steps a sample of the generator is another one.
+/// Five steps, of two sequences: after some twenty a sample of the generator is another one.
 #[test]
 fn steps_of_an_electra() {
     let model = electra_of(ElectraConfig::mini(), MORE, Optimizer::Adam(Adam::bert(0.01)));
-    compare("steps_of_an_electra", &model, &Run { of_state: 1e-3, ..Run::DEFAULT }, &sequences);
+    compare("steps_of_an_electra", &model, &Run { steps: 5, of_state: 1e-3, ..Run::DEFAULT }, &sequences);
 }
 
 #[test]
@@ -242,11 +246,45 @@ fn regions_alike_are_launched_as_one() {
     assert_eq!(found, expected);
 }
 
+/// One step of each, of two micro-batches where the model has several: each launch leaves all memory of the plan and of the state alone
+/// that it does not write, and what a call gives follows from its inputs alone, all of it.
+#[test]
+fn launches_touch_their_own_memory() {
+    let electra = || electra_by(Optimizer::Adam(Adam::bert(0.01)));
+    let cases: [(&str, Model, usize, DType, Feed<'_>); 6] = [
+        ("a ResNet", resnet(), 1, DType::F32, &pictures),
+        ("a ResNet", resnet(), 1, DType::F16, &pictures),
+        ("a BERT by LAMB", bert(1), 2, DType::F32, &sequences),
+        ("a BERT", bert_by(1, descent()), 2, DType::Bf16, &sequences),
+        ("an ELECTRA", electra(), 1, DType::F32, &sequences),
+        ("an ELECTRA", electra(), 1, DType::F16, &sequences),
+    ];
+    for (name, model, micro_batches, precision, feed) in &cases {
+        let run = Run { steps: 1, micro_batches: *micro_batches, precision: *precision, ..Run::DEFAULT };
+        in_their_own_memory(&format!("{name} in {precision}"), model, &run, *feed);
+    }
+    let run = Run { steps: 1, precision: DType::F16, no_epilogues: true, ..Run::DEFAULT };
+    in_their_own_memory("a ResNet in f16 without epilogues", &resnet(), &run, &pictures);
+}
+
 /// Kernels are those of the tests above.
 #[test]
 fn steps_of_models_in_random_orders() {
-    in_random_orders("ResNet-20 in random orders", &resnet(), DType::F32, &pictures);
-    in_random_orders("BERT in random orders", &bert(2), DType::Bf16, &sequences);
+    let few = || (1..6, false);
+    in_random_orders("ResNet-20 in random orders", &resnet(), DType::F32, few(), &pictures);
+    in_random_orders("BERT in random orders", &bert(2), DType::Bf16, few(), &sequences);
     let adam = Optimizer::Adam(Adam::bert(0.01));
-    in_random_orders("ELECTRA in random orders", &electra_by(adam), DType::F32, &sequences);
+    in_random_orders("ELECTRA in random orders", &electra_by(adam), DType::F32, few(), &sequences);
+}
+
+/// One layer, 32 wide, by gradient descent, so that steps are short. Half of the seeds with steps that are launched one by one.
+#[test]
+fn steps_of_a_narrow_bert_in_200_random_orders() {
+    let size = BertConfig { hidden_size: 32, num_attention_heads: 2, intermediate_size: 64, ..BertConfig::tiny() };
+    let config = BertConfig { vocab_size: 512, ..cut(size, 1) };
+    let train = TrainConfig::new(descent(), Schedule::constant(1e-3));
+    let model = bert::train(&config, Sequences { batch: 1, ..FEW }, &BertOptions::default(), &train).unwrap();
+    for (seeds, eager) in [(1..101, false), (101..201, true)] {
+        in_random_orders("a narrow BERT in random orders", &model, DType::F32, (seeds, eager), &sequences);
+    }
 }

@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
 use bessemer_cuda::loader::Wanted;
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError, replace_damaged_tuning};
+use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget, GpuError, replace_damaged_tuning};
 use bessemer_ir::plan::Target;
 use bessemer_ir::run::{Collectives, Device, Peers, RunError};
 use serde::{Deserialize, Serialize};
@@ -257,9 +257,9 @@ pub struct DeviceOptions {
     /// Whether a GPU is given steps launch by launch, instead of as they were recorded.
     #[serde(default)]
     pub eager: bool,
-    /// Whether each launch is waited for, so that an error of a GPU names it; steps are not recorded then.
+    /// What is looked at behind each launch of a GPU; unless it is nothing, steps are not recorded.
     #[serde(default)]
-    pub check: bool,
+    pub check: Check,
 }
 
 impl Default for DeviceOptions {
@@ -274,7 +274,7 @@ impl Default for DeviceOptions {
             tuning: Tuning::On,
             no_epilogues: false,
             eager: false,
-            check: false,
+            check: Check::Nothing,
         }
     }
 }

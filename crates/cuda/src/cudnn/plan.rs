@@ -5,6 +5,7 @@ use super::api::{
 };
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
+use super::graph::Role;
 use super::{Convolution, Cudnn, Fusion, Graph, Pass, PlanTarget, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
@@ -69,7 +70,9 @@ pub struct Bound {
     library: Arc<Cudnn>,
     plan: Arc<Descriptor>,
     pack: Descriptor,
-    blocks: Vec<Block>,
+    /// Memory of each tensor, and whether the plan writes it.
+    tensors: Vec<(Block, bool)>,
+    workspace: Block,
     /// Numbers of the host that the pack points to.
     _values: Box<[f32]>,
 }
@@ -248,13 +251,19 @@ impl Plan {
         pack.int64s(attribute::PACK_IDS, &ids)?;
         pack.addresses(attribute::PACK_POINTERS, &addresses)?;
         pack.addresses(attribute::PACK_WORKSPACE, &[workspace.address()])?;
-        let blocks = blocks.into_iter().map(|(_, block)| block).chain([workspace.clone()]).collect();
-        let (library, plan) = (Arc::clone(&self.library), Arc::clone(&self.plan));
-        Ok(Bound { library, pack: pack.finalize()?, plan, blocks, _values: values })
+        let is_written = |id| self.graph.get(id).role == Role::Output;
+        let tensors = blocks.into_iter().map(|(id, block)| (block, is_written(id))).collect();
+        let (library, plan, workspace) = (Arc::clone(&self.library), Arc::clone(&self.plan), workspace.clone());
+        Ok(Bound { library, pack: pack.finalize()?, plan, tensors, workspace, _values: values })
     }
 }
 
 impl Bound {
+    /// Its memory but for scratch, and whether it writes it.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (Block, bool)> {
+        self.tensors.iter().cloned()
+    }
+
     /// Runs the plan, some time. A graph that records this keeps the memory; the plan must be kept for it.
     ///
     /// # Errors
@@ -262,7 +271,8 @@ impl Bound {
     pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
         let (context, handle) = self.library.device("cudnnBackendExecute")?;
         context.bind()?;
-        self.blocks.iter().for_each(|block| stream.keep_block(block));
+        let blocks = self.tensors.iter().map(|(block, _)| block).chain([&self.workspace]);
+        blocks.for_each(|block| stream.keep_block(block));
         // SAFETY: both handles are valid.
         let code = unsafe { (self.library.api.cudnnSetStream)(*handle, stream.raw()) };
         self.library.check("cudnnSetStream", "", code)?;

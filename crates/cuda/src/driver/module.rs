@@ -107,6 +107,14 @@ impl Function {
         Ok((attribute(function_attribute::REGISTERS)?, attribute(function_attribute::LOCAL_BYTES)?))
     }
 
+    /// Of the memory that it takes, in order: bytes that it touches, and whether it writes them.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.parameters.iter().filter_map(|parameter| match parameter {
+            Parameter::Memory { ty, elements, written, .. } => Some((elements * ty.size(), *written)),
+            Parameter::Value { .. } => None,
+        })
+    }
+
     /// Arguments as the driver takes them, each in eight bytes, once they were found to be what the kernel expects.
     pub(super) fn packed(&self, arguments: &[Argument<'_>]) -> Result<Vec<u64>, GpuError> {
         let wrong = |problem: String| GpuError::Launch { kernel: self.name.clone(), problem };

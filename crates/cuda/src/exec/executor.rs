@@ -2,20 +2,21 @@
 
 use super::algorithms::Multiplication;
 use super::feeds::Feeds;
+use super::footprints::Watch;
 use super::groups::{Placed, shares};
 use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::planned::{Planned, convolutions_of, lowered_of};
 use super::state::CudaState;
 use super::sums::{Exchange, Exchanges, Sums, check_ranks};
-use super::{Gpu, failed};
+use super::{Check, Gpu, failed};
 use crate::cublaslt::Prepared;
 use crate::cudnn::Bound;
 use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{KIND, Lowered, Together, Unit, replaces_state, units, units_alone};
+use crate::lower::{KIND, Lowered, Together, Unit, outputs, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::alike::viewed;
 use bessemer_ir::plan::{KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
@@ -26,6 +27,7 @@ use bessemer_ir::run::{
 use bessemer_ir::{DType, NodeId, TensorType, Value};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// Steps whose results are kept.
@@ -138,6 +140,8 @@ pub(super) struct CudaExecutor {
     look: Option<BoundStep>,
     end: Option<BoundStep>,
     memory: Memory,
+    /// Where it is checked what launches do with memory.
+    watch: Option<Watch>,
     state: Arc<dyn StateStore>,
     /// Numbers in the store of the state that steps replace, and of that which they do not.
     replaced: Vec<usize>,
@@ -270,6 +274,8 @@ impl CudaExecutor {
         let once_calls = bind(once_calls).map_err(failed)?;
         let calls = bind(calls).map_err(failed)?;
         let copies = shared.copies().map_err(failed)?;
+        let watch = || Ok(Watch::new(memory.arena.all()?, store.all()?, shared.halt.clone()));
+        let watch = (gpu.check == Check::Memory).then(watch).transpose().map_err(failed)?;
         let look = shared.look().map_err(failed)?;
         let end = shared.end().map_err(failed)?;
         let scalars = names.iter().enumerate().map(|(index, name)| {
@@ -308,6 +314,7 @@ impl CudaExecutor {
             look,
             end,
             memory,
+            watch,
             state,
             replaced,
             invariant,
@@ -339,6 +346,7 @@ impl CudaExecutor {
     fn running_fed<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
         self.running(|this| {
             this.feeds.take(&this.gpu.stream).map_err(failed)?;
+            this.forget_memory();
             work(this)
         })
     }
@@ -350,6 +358,7 @@ impl CudaExecutor {
         let store = on_gpu(&state)?;
         let gpu = Arc::clone(&self.gpu);
         let _order = gpu.lock();
+        self.forget_memory();
         self.outputs.values_mut().for_each(|output| output.read = OnceCell::new());
         let version = self.invariant.iter().map(|&number| store.version(number)).sum();
         if self.invariants_of != Some(version) {
@@ -361,9 +370,14 @@ impl CudaExecutor {
         result
     }
 
+    /// Others than launches change the memory that is watched.
+    fn forget_memory(&self) {
+        self.watch.iter().for_each(Watch::forget);
+    }
+
     /// Tells the device's errors which steps may be on it, up to this one.
     fn note_steps(&self, last: u64) {
-        let hint = if self.gpu.check { "" } else { " (`--eager --check` names the call)" };
+        let hint = if self.gpu.check == Check::Nothing { " (`--eager --check` names the call)" } else { "" };
         self.gpu.context.note(match self.over {
             first if first >= last => format!(", in step {last}{hint}"),
             first => format!(", in one of steps {first} to {last}{hint}"),
@@ -371,17 +385,32 @@ impl CudaExecutor {
     }
 
     fn launch(&self, call: &Call) -> Result<(), GpuError> {
-        if self.gpu.check {
-            let node = KernelNode::of(&self.plan.graph, call.nodes[0]);
-            self.gpu.context.note(format!(", in step {} at {node}", self.steps));
+        if self.gpu.check == Check::Nothing {
+            return call.steps.iter().try_for_each(|step| self.give(step));
         }
-        call.steps.iter().try_for_each(|step| self.give(step))
+        let node = KernelNode::of(&self.plan.graph, call.nodes[0]);
+        self.gpu.context.note(format!(", in step {} at {node}", self.steps));
+        let steps: Vec<&BoundStep> = call.steps.iter().collect();
+        // Sums over ranks can be made only once.
+        let is_sum = steps.iter().any(|step| matches!(step, BoundStep::Exchange(_)));
+        let outputs = call.nodes.iter().filter(|_| !is_sum).flat_map(|&node| outputs(&self.plan, node));
+        let outputs = outputs.map(|value| self.memory.value(&self.plan, value));
+        self.give_checked(&node, &steps, &outputs.collect::<Result<Vec<_>, GpuError>>()?)
+    }
+
+    /// Gives steps that belong together to the stream and, where memory is checked, looks at what they do with it; `outputs` are
+    /// what they must write all of.
+    fn give_checked(&self, what: &dyn Display, steps: &[&BoundStep], outputs: &[Block]) -> Result<(), GpuError> {
+        match &self.watch {
+            Some(watch) => watch.check(&self.gpu.stream, what, steps, outputs, |step| self.give(step)),
+            None => steps.iter().try_for_each(|step| self.give(step)),
+        }
     }
 
     /// Gives a step to the stream; where everything is checked, waits for it.
     fn give(&self, step: &BoundStep) -> Result<(), GpuError> {
         let given = self.give_alone(step);
-        if given.is_ok() && self.gpu.check {
+        if given.is_ok() && self.gpu.check != Check::Nothing {
             return self.gpu.stream.synchronize();
         }
         // A library says no more than that it failed, which may be because the device did before.
@@ -420,11 +449,15 @@ impl CudaExecutor {
 
     /// Copies at the end of a part of a step.
     fn replace_state(&self, phase: Phase) -> Result<(), GpuError> {
-        if self.gpu.check {
+        if self.gpu.check != Check::Nothing {
             self.gpu.context.note(format!(", in step {} at its end", self.steps));
         }
-        let due = self.copies.iter().filter(|(copy, _)| copy.per_micro_batch || phase == Phase::Update);
-        self.look.iter().chain(due.map(|(_, step)| step)).try_for_each(|step| self.give(step))
+        self.look.iter().try_for_each(|step| self.give(step))?;
+        let mut due = self.copies.iter().filter(|(copy, _)| copy.per_micro_batch || phase == Phase::Update);
+        due.try_for_each(|(copy, step)| {
+            let to = self.memory.at(copy.to, copy.bytes)?;
+            self.give_checked(&"a copy at the end of a step", &[step], &[to])
+        })
     }
 
     fn launch_all(&self, phase: Phase) -> Result<(), GpuError> {

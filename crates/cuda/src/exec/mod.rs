@@ -4,6 +4,7 @@ mod algorithms;
 mod engines;
 mod executor;
 mod feeds;
+mod footprints;
 mod groups;
 mod halt;
 mod ledger;
@@ -32,6 +33,7 @@ use executor::CudaExecutor;
 pub(crate) use feeds::bytes_of_feeds;
 use ledger::Ledger;
 pub use ledger::OutOfMemory;
+use serde::{Deserialize, Serialize};
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -53,13 +55,27 @@ pub struct CudaOptions {
     /// Whether every step is given to the device launch by launch, and every region is launched alone. Otherwise the first one is
     /// given so; then they are recorded once and replayed as a whole.
     pub eager: bool,
-    /// Whether everything that is launched is waited for before the next, so that an error names it; then steps are not recorded either.
-    pub check: bool,
+    /// What is looked at behind each launch; unless it is nothing, steps are not recorded either.
+    pub check: Check,
     /// File of the engines of convolutions and algorithms of products that were the fastest ones when they were measured, which plans
     /// that are loaded read and add to. `None` if nothing is measured, but the libraries' first proposals used.
     pub tuning: Option<PathBuf>,
     /// Whether products and convolutions leave what follows them to kernels of their own.
     pub no_epilogues: bool,
+}
+
+/// What is looked at behind each launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Whether it failed, which is waited for, so that an error names it.
+    Errors,
+    /// That too, and whether it touched the memory of tensors that is its own and no other ([`GpuError::Footprint`]). All of that memory is
+    /// copied to the host behind each launch, and each call is run twice.
+    Memory,
 }
 
 /// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
@@ -76,7 +92,7 @@ struct Gpu {
     /// Held by whoever gives work to the stream, so that steps do not mix.
     order: Mutex<()>,
     eager: bool,
-    check: bool,
+    check: Check,
     no_epilogues: bool,
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
@@ -231,7 +247,7 @@ impl Gpu {
             sums: None,
             stream: context.stream()?,
             order: Mutex::new(()),
-            eager: options.eager || options.check,
+            eager: options.eager || options.check != Check::Nothing,
             check: options.check,
             no_epilogues: options.no_epilogues,
             modules: Mutex::default(),

@@ -40,6 +40,11 @@ impl CudaState {
         self.memory.block(self.layout.offset(number), bytes).map_err(failed)
     }
 
+    /// Memory of all tensors.
+    pub(super) fn all(&self) -> Result<Block, GpuError> {
+        self.memory.all()
+    }
+
     pub(super) fn version(&self, number: usize) -> u64 {
         self.versions[number].load(Ordering::Relaxed)
     }

@@ -173,13 +173,15 @@ impl<'a> Lanes<'a> {
     }
 
     fn address(&self, index_map: IndexMap, width: Width) -> String {
-        if width.flat || index_map.is_full(self.fusion.rows) {
-            return if width.flat { "at".to_owned() } else { format!("row * {}u + col", self.fusion.cols) };
+        if width.flat {
+            return "at".to_owned();
         }
+        // What all rows share is read where there is no row; so is all of a fusion of one row.
         if index_map.row_mod == 1 {
             return "col".to_owned();
         }
-        format!("{} * {}u + col", row_of(index_map), self.fusion.cols)
+        let row = if index_map.is_full(self.fusion.rows) { "row".to_owned() } else { row_of(index_map) };
+        format!("{row} * {}u + col", self.fusion.cols)
     }
 
     /// Loads what `registers` need into arrays `a0, a1, ...`, and draws random numbers into `random0, random1, ...`, but for what is there.

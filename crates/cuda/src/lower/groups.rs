@@ -79,7 +79,8 @@ pub(crate) fn replaces_state(plan: &Plan, call: &KernelCall) -> bool {
     outputs(plan, call.node).any(|value| matches!(plan.location(value), Location::State(_)))
 }
 
-fn outputs(plan: &Plan, node: NodeId) -> impl Iterator<Item = Value> {
+/// What a node gives.
+pub(crate) fn outputs(plan: &Plan, node: NodeId) -> impl Iterator<Item = Value> {
     (0..plan.graph.node(node).outputs.len() as u32).map(move |output| Value { node, output })
 }
 

@@ -14,7 +14,7 @@ mod region;
 mod tests;
 
 pub(crate) use collective::message_of;
-pub(crate) use groups::{Joint, Together, Unit, replaces_state, units, units_alone};
+pub(crate) use groups::{Joint, Together, Unit, outputs, replaces_state, units, units_alone};
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Fusion as ConvolutionFusion};

@@ -17,7 +17,7 @@ use crate::cublaslt::CublasLt;
 use crate::cudnn::Cudnn;
 use crate::driver::DeviceInfo;
 use crate::error::GpuError;
-use crate::exec::{CudaDevice, CudaOptions};
+use crate::exec::{Check, CudaDevice, CudaOptions};
 use crate::loader::{Libraries, Places};
 use crate::probe::{GpuReport, probe};
 use bessemer_ir::DType;
@@ -164,7 +164,7 @@ fn executor(test: &mut SelfTest, plan: &Plan) {
         cubins: cubins.clone(),
         eager: false,
         tuning: None,
-        check: false,
+        check: Check::Nothing,
         no_epilogues: false,
     };
     let Some(device) = test.step("executor", |_| Ok(CudaDevice::open(&options)?)) else { return };

@@ -129,7 +129,8 @@ impl<'a> Node<'a> {
         let all = |places: &[Place]| places.iter().map(|place| place.bytes(self.graph, self.id) as u64).sum::<u64>();
         match step {
             Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, epilogue } => {
-                let places: Vec<Place> = [x, w, y].into_iter().chain(epilogue.memory()).copied().collect();
+                let places: Vec<Place> =
+                    [x, w, y].into_iter().chain(epilogue.memory().map(|(place, _)| place)).copied().collect();
                 let family = match epilogue {
                     Epilogue::Nothing => Family::Products,
                     Epilogue::GeluGrad { .. } | Epilogue::GeluGradBiasGrad { .. } => Family::GeluGradients,

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
+use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget, GpuError};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
 use bessemer_ir::reference::Interpreter;
@@ -18,7 +18,7 @@ pub(crate) fn options(folder: &Path, eager: bool) -> CudaOptions {
         ordinal: 0,
         cubins: folder.join("cubins"),
         eager,
-        check: false,
+        check: Check::Nothing,
         tuning: None,
         no_epilogues: false,
     }

@@ -5,7 +5,7 @@
 use super::common::{Knobs, mock_or_skip};
 use super::device::{open, options};
 use bessemer_cpu::{CpuDevice, CpuOptions};
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
@@ -19,6 +19,7 @@ use bessemer_nn::builder::MICRO_STEP;
 use bessemer_nn::{STOP, initialise};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The CPU as a target of graphs that are compiled by the rules of GPUs.
@@ -144,7 +145,7 @@ pub(crate) struct Run {
     pub(crate) micro_batches: usize,
     /// Type in which tensors are stored.
     pub(crate) precision: DType,
-    /// Between scalars of the first three steps, relative to themselves.
+    /// Between scalars of the first five steps, relative to themselves.
     pub(crate) of_scalars: f32,
     /// Between scalars of the steps behind those.
     pub(crate) of_later_scalars: f32,
@@ -180,7 +181,7 @@ impl Run {
 }
 
 /// Steps whose scalars are compared by the closer tolerance.
-const FIRST_STEPS: usize = 3;
+const FIRST_STEPS: usize = 5;
 /// How names of what is kept of gradients begin.
 const GRADIENTS: [&str; 2] = ["momentum.", "accumulate."];
 
@@ -296,15 +297,21 @@ fn train_in_flight(executor: &mut dyn Executor, model: &Model, feed: Feed<'_>) -
     Outcome { scalars, state: floats_of(&*state) }
 }
 
-/// Trains while what waits in streams is done in random orders of those that are allowed, which changes no bit: steps that are launched,
-/// recorded, and replayed.
-pub(crate) fn in_random_orders(test: &str, model: &Model, precision: DType, feed: Feed<'_>) {
+/// Trains while what waits in streams is done in random orders of those that are allowed, by these seeds, which changes no bit: steps that
+/// are launched and, unless all are to be, recorded and replayed.
+pub(crate) fn in_random_orders(
+    test: &str,
+    model: &Model,
+    precision: DType,
+    (seeds, eager): (Range<i64>, bool),
+    feed: Feed<'_>,
+) {
     let Some(folder) = mock_or_skip(test) else { return };
-    let (knobs, gpu) = (Knobs::open(folder), open(folder, false).unwrap());
+    let (knobs, gpu) = (Knobs::open(folder), open(folder, eager).unwrap());
     let load = || load(&gpu, gpu.target(), model, precision).0;
     let expected = train_in_flight(&mut *load(), model, feed);
     let mut executor = load();
-    for seed in 1..=5 {
+    for seed in seeds {
         knobs.set("seed", seed);
         let outcome = train_in_flight(&mut *executor, model, feed);
         knobs.set("seed", 0);
@@ -312,6 +319,15 @@ pub(crate) fn in_random_orders(test: &str, model: &Model, precision: DType, feed
     }
     drop(executor);
     assert_eq!(gpu.memory(), [], "{test}: memory is released");
+}
+
+/// Trains while it is looked at behind each launch whether it touched its own memory and no other.
+pub(crate) fn in_their_own_memory(test: &str, model: &Model, run: &Run, feed: Feed<'_>) {
+    let Some(folder) = mock_or_skip(test) else { return };
+    let options = CudaOptions { no_epilogues: run.no_epilogues, check: Check::Memory, ..options(folder, true) };
+    let gpu = CudaDevice::open(&options).unwrap();
+    train(&gpu, gpu.target(), model, run, feed);
+    println!("{test}: each launch touches its own memory");
 }
 
 /// The outputs of one run without training.

@@ -6,7 +6,9 @@
 // and is done in a random order of those that streams and events allow, some of it at any call, unless the setting `lazy` is not 0,
 // the rest when it is waited for.
 //
-// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_LOST_AT (0), MOCK_MEMORY (150754820096).
+// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000), MOCK_MEMORY (150754820096), MOCK_LOST_AT (0),
+// MOCK_FAIL_AT (0) and MOCK_FAIL_CODE (0) as the settings of these names; MOCK_KILL_AT (0), the number of the call at which the
+// process ends as if it were killed; MOCK_CALLS, a file that gets the names of all calls.
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -67,7 +69,27 @@ struct function {
 };
 struct executable { std::shared_ptr<nodes> work; };
 
+long setting(const char* name, long otherwise) {
+    const char* text = getenv(name);
+    return text ? atol(text) : otherwise;
+}
+
 struct everything : counted {
+    everything() {
+        numbers["fail_at"] = setting("MOCK_FAIL_AT", 0);
+        numbers["fail_code"] = setting("MOCK_FAIL_CODE", 0);
+    }
+
+    // 0, or the code that the call is to answer.
+    int enter(const char* call) {
+        static const long kill_at = setting("MOCK_KILL_AT", 0);
+        static FILE* const names = getenv("MOCK_CALLS") ? fopen(getenv("MOCK_CALLS"), "w") : nullptr;
+        int code = counted::enter(call);
+        if (names) fprintf(names, "%s\n", call);
+        if ((long)calls.size() == kill_at) raise(SIGKILL);
+        return code;
+    }
+
     int current = 0;
     std::map<uint64_t, size_t> memory;
     std::map<void*, size_t> host;
@@ -85,11 +107,6 @@ struct everything : counted {
 
 thread_local everything mock;
 std::atomic<long> contexts{0};  // of all threads
-
-long setting(const char* name, long otherwise) {
-    const char* text = getenv(name);
-    return text ? atol(text) : otherwise;
-}
 
 double now() {
     timespec t;
@@ -224,13 +241,16 @@ int give(stream* s, std::function<int()> work) {
     return work();
 }
 
-// Whether nothing runs any more: kernel number `lost_at` of those that run breaks the device, which is asynchronous: the
-// launch itself succeeds.
-bool is_lost() {
-    static const long at_first = setting("MOCK_LOST_AT", 0);
-    long at = mock.numbers["lost_at"] ? mock.numbers["lost_at"] : at_first;
-    if (at && ++mock.numbers["ran"] == at) mock.lost = ILLEGAL_ADDRESS;
-    return mock.lost;
+// Runs a kernel. Of those that run, number `lost_at` breaks the device, which is asynchronous: the launch itself succeeds; number
+// `idle_at` does nothing; number `stray_at` also changes the byte in front of the memory that it takes last.
+int run_kernel(const std::function<int()>& work, uint64_t last) {
+    static const long lost_at = setting("MOCK_LOST_AT", 0);
+    long number = ++mock.numbers["ran"];
+    if (number == (mock.numbers["lost_at"] ? mock.numbers["lost_at"] : lost_at)) mock.lost = ILLEGAL_ADDRESS;
+    if (mock.lost || number == mock.numbers["idle_at"]) return SUCCESS;
+    int code = work();
+    if (number == mock.numbers["stray_at"] && lives(last - 1, 1)) ++*(unsigned char*)(last - 1);
+    return code;
 }
 
 // Calls that a thread may not make while it captures.
@@ -263,7 +283,7 @@ const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
 
 extern "C" {
 
-// For tests: settings (fail_at, fail_code, lost_at, reverse, seed, lazy) and counts. `reset` clears all counts, `forget` those of memory.
+// For tests: settings (fail_at, fail_code, lost_at, idle_at, stray_at, reverse, seed, lazy) and counts. `reset` clears all counts, `forget` those of memory.
 void mock_set(const char* name, long value) {
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) mock.memory.clear();
@@ -584,11 +604,11 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     int reverse = (int)mock.numbers["reverse"];
     ++mock.numbers["launches"];
     return give(s, [=]() mutable {
-        if (is_lost()) return (int)SUCCESS;
         std::vector<void*> pointers;
         for (uint64_t& value : kept) pointers.push_back(&value);
         unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-        return f->launch(grid, block, pointers.data(), reverse, is_known, memory_of_thread, guard);
+        auto launch = [&] { return f->launch(grid, block, pointers.data(), reverse, is_known, memory_of_thread, guard); };
+        return run_kernel(launch, kept.back());
     });
 }
 
