@@ -3,7 +3,7 @@
 
 use super::measure::{fill, median};
 use super::tuning::{Choice, Way};
-use super::{Gpu, PRODUCT_WORKSPACE, locked};
+use super::{Gpu, PRODUCT_WORKSPACE, locked, missing};
 use crate::cublaslt::{Algorithm, CublasLt, Epilogue, Operands, Product};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
@@ -110,15 +110,7 @@ impl Gpu {
     /// # Errors
     /// cuBLASLt refuses to say how it multiplies, or the file of measurements cannot be read or written.
     pub(super) fn choose_algorithms(&self, all: impl IntoIterator<Item = Multiplication>) -> Result<(), GpuError> {
-        let mut missing: Vec<Multiplication> = Vec::new();
-        {
-            let chosen = locked(&self.algorithms.chosen);
-            for one in all {
-                if !chosen.contains_key(&one) && !missing.contains(&one) {
-                    missing.push(one);
-                }
-            }
-        }
+        let mut missing = missing(&self.algorithms.chosen, all);
         if missing.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 
 use super::measure::{fill, median};
 use super::tuning::{Choice, Way};
-use super::{Gpu, locked};
+use super::{Gpu, locked, missing};
 use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role};
 use crate::driver::Arena;
 use crate::error::GpuError;
@@ -143,15 +143,7 @@ impl Gpu {
     /// # Errors
     /// There is no engine for a plain convolution, or the file of measurements cannot be read or written.
     pub(super) fn choose_engines(&self, works: impl IntoIterator<Item = Work>) -> Result<(), GpuError> {
-        let mut missing: Vec<Work> = Vec::new();
-        {
-            let plans = locked(&self.engines.plans);
-            for work in works {
-                if !plans.contains_key(&work) && !missing.contains(&work) {
-                    missing.push(work);
-                }
-            }
-        }
+        let mut missing = missing(&self.engines.plans, works);
         if missing.is_empty() {
             return Ok(());
         }

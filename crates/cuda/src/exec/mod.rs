@@ -36,6 +36,7 @@ pub use ledger::OutOfMemory;
 use serde::{Deserialize, Serialize};
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -114,6 +115,18 @@ pub(crate) const PRODUCT_WORKSPACE: usize = 32 << 20;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those of the keys that the map lacks, each once, in their order.
+fn missing<K: Copy + Eq + Hash, V>(map: &Mutex<HashMap<K, V>>, keys: impl IntoIterator<Item = K>) -> Vec<K> {
+    let map = locked(map);
+    let mut missing = Vec::new();
+    for key in keys {
+        if !map.contains_key(&key) && !missing.contains(&key) {
+            missing.push(key);
+        }
+    }
+    missing
 }
 
 /// An error of the device while plans are loaded or run.
