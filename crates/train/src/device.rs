@@ -429,7 +429,7 @@ mod tests {
         let text = serde_json::to_string(&options).unwrap();
         assert_eq!(serde_json::from_str::<DeviceOptions>(&text).unwrap(), options);
         let without_gpus = text.replace(
-            ",\"gpu_libraries\":[],\"tuning\":\"on\",\"no_epilogues\":false,\"eager\":false,\"check\":false",
+            ",\"gpu_libraries\":[],\"tuning\":\"on\",\"no_epilogues\":false,\"eager\":false,\"check\":\"nothing\"",
             "",
         );
         assert_ne!(without_gpus, text);

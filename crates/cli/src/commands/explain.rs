@@ -17,10 +17,8 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer explain resnet50 --batch-size 32
-  bessemer explain bert-base --batch-size 8 --sequence-length 512
-  bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
-  bessemer explain bert-base --device cuda --sheet a100 --print-sheet > mine.toml      what is known of a GPU, as a file to edit
-  bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet mine.toml
+  bessemer explain bert-base --batch-size 64 --sequence-length 512 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
+  bessemer explain bert-base --device cuda --sheet a100 --print-sheet > mine.toml      what is known of a GPU, as a file to edit, for --sheet mine.toml
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
   bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
   bessemer explain resnet50 --batch-size 4 --cluster h200x8 --nodes 2,4 --norms-over all --overlap off";
