@@ -142,6 +142,9 @@ pub fn largest_batch<E>(
         };
         let per_sample = (to.1.saturating_sub(from.1) as f64 / (to.0 - from.0) as f64).max(1.0);
         let guess = from.0.saturating_add(((limit - from.1) as f64 / per_sample) as usize);
+        // From below, one that is too large may be close enough to end the search.
+        let beyond = if good == next { (close * good as f64) as usize } else { 0 };
+        let guess = guess.saturating_add(beyond);
         let (least, most) = match bad {
             None => ((good + step / 16).clamp(good + 1, MOST_SAMPLES), MOST_SAMPLES),
             Some((bad, _)) => (good + 1, bad - 1),
@@ -212,7 +215,7 @@ mod tests {
                 };
                 let found = largest_batch(limit, start, CLOSE, look).unwrap().unwrap();
                 assert!(padded(found) <= limit && largest as f64 <= (1.0 + CLOSE) * found as f64, "{found}, {largest}");
-                assert!(looks <= 6, "{looks} looks at {limit} from {start}");
+                assert!(looks <= 7, "{looks} looks at {limit} from {start}");
             }
         }
     }
