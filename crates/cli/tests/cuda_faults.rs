@@ -11,7 +11,6 @@ mod mock;
 
 use common::{Ran, ran};
 use gpu::{FILES, Machine, TRAIN};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::{Range, RangeInclusive};
@@ -48,14 +47,6 @@ fn checkpoints(machine: &Machine, run: &str) -> Checkpoints {
     names.map(|name| (name.clone(), files(&name))).collect()
 }
 
-/// Steps of a run with their losses, those behind a checkpoint perhaps twice.
-fn losses(machine: &Machine, run: &str) -> Vec<(u64, f64)> {
-    let events = fs::read_to_string(machine.path(run).join("events.jsonl")).unwrap();
-    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let steps = events.filter(|event| event["kind"] == "step");
-    steps.map(|event| (event["step"].as_u64().unwrap(), event["loss"].as_f64().unwrap())).collect()
-}
-
 impl Undisturbed {
     fn new(test: &str, options: &str) -> Option<Undisturbed> {
         let machine = Machine::new(test)?;
@@ -64,7 +55,7 @@ impl Undisturbed {
         let calls = fs::read_to_string(names).unwrap().lines().map(str::to_owned).collect();
         let checkpoints = checkpoints(&machine, "whole");
         assert!(checkpoints.keys().eq(["step-000002", "step-000004"]));
-        let losses: BTreeMap<u64, f64> = losses(&machine, "whole").into_iter().collect();
+        let losses: BTreeMap<u64, f64> = machine.steps("whole").into_iter().collect();
         assert_eq!(losses.len(), STEPS);
         Some(Undisturbed { machine, losses, checkpoints, calls })
     }
@@ -104,7 +95,7 @@ impl Undisturbed {
     fn is_reached(&self, run: &str) {
         self.machine.run_on("cuda", &format!("train --resume {run} --quiet")).ok();
         assert!(checkpoints(&self.machine, run) == self.checkpoints, "{run}: resumed, it has other bits");
-        let losses = losses(&self.machine, run);
+        let losses = self.machine.steps(run);
         assert!(losses.iter().all(|(step, loss)| *loss == self.losses[step]), "{run}: {losses:?}, {:?}", self.losses);
         assert_eq!(losses.last().map(|(step, _)| *step), Some(STEPS as u64), "{run}");
     }

@@ -284,7 +284,7 @@ impl<M> Epilogue<M> {
     ///
     /// # Errors
     /// Those of `to`.
-    pub(crate) fn with<N, E>(&self, to: impl Fn(&M) -> Result<N, E>) -> Result<Epilogue<N>, E> {
+    pub(crate) fn with<N, E>(&self, mut to: impl FnMut(&M) -> Result<N, E>) -> Result<Epilogue<N>, E> {
         Ok(match self {
             Epilogue::Nothing => Epilogue::Nothing,
             Epilogue::Bias { bias, activation } => Epilogue::Bias { bias: to(bias)?, activation: *activation },
@@ -307,16 +307,8 @@ impl Product {
     }
 
     /// FLOPs, a multiply-add counted as two.
-    pub(crate) fn operations(&self) -> f64 {
-        [2, self.batch, self.m, self.n, self.k].into_iter().map(|size| size as f64).product()
-    }
-
-    fn bias_bytes(&self) -> usize {
-        self.n * self.output.size()
-    }
-
-    fn aux_bytes(&self) -> usize {
-        self.m * self.n * self.output.size()
+    pub(crate) fn flops(&self) -> u64 {
+        (2 * self.batch * self.m * self.n * self.k) as u64
     }
 }
 
@@ -539,8 +531,8 @@ fn check_sizes<M: Borrow<Block>>(
         ("y", operands.y, y),
         ("the scratch memory", operands.workspace, scratch),
     ];
-    needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), product.bias_bytes())));
-    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), product.aux_bytes())));
+    needed.extend(epilogue.bias().map(|bias| ("the bias", bias.borrow(), product.n * product.output.size())));
+    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux.borrow(), y)));
     if let Some([factor, kept, sum]) = epilogue.added() {
         let number = DType::F32.size();
         needed.extend([("the factor", factor.borrow(), number), ("what is kept", kept.borrow(), number)]);

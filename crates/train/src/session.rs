@@ -13,7 +13,7 @@ use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Evaluation, Feeds, Task};
 use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::{Plan, StateTensor, print_plan};
+use bessemer_ir::plan::{StateTensor, print_plan};
 use bessemer_ir::run::{
     Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateSnapshot, StateStore, Ticket,
     read_i32, write_f32, write_i32,
@@ -408,15 +408,20 @@ pub(crate) fn check_kernels(evaluation: &dyn Evaluation, compute: &ComputeOption
     }
 }
 
-/// The plans of an evaluation with another batch; none if there are no such plans.
-fn plans_of(
+/// Bytes of the state that the plans of an evaluation with another batch share, and of all else; none if there are no such plans.
+fn bytes_of(
     evaluation: &dyn Evaluation,
     batch_size: usize,
     device: &dyn Device,
     options: &CompileOptions,
-) -> Option<Vec<Plan>> {
-    let models = evaluation.models(batch_size).ok()?;
-    models.iter().map(|model| compile(&model.graph, device.target(), options).ok()).collect()
+) -> Option<[u64; 2]> {
+    let mut bytes = [0, 0];
+    for model in evaluation.models(batch_size).ok()? {
+        let plan = compile(&model.graph, device.target(), options).ok()?;
+        bytes[0] = plan.state_bytes() as u64;
+        bytes[1] += plan_bytes(&plan) - bytes[0];
+    }
+    Some(bytes)
 }
 
 /// The forward pass of a model, or several over one state, for samples of different shapes.
@@ -470,10 +475,7 @@ impl EvalSession {
         let made = Self::on(&*device, &evaluation.models(size)?, size, &compute.compile);
         made.map_err(|error| {
             Batch { size, setting: "--batch-size" }.explain(error, &*device, |size| {
-                let plans = plans_of(evaluation, size, &*device, &compute.compile)?;
-                // They share their state.
-                let state = plans.first().map_or(0, Plan::state_bytes) as u64;
-                Some(state + plans.iter().map(|plan| plan_bytes(plan) - plan.state_bytes() as u64).sum::<u64>())
+                bytes_of(evaluation, size, &*device, &compute.compile).map(|[state, others]| state + others)
             })
         })
     }
@@ -500,10 +502,8 @@ impl EvalSession {
         let binding = StateBinding { rename: if averages { Some(&average) } else { None } };
         let plan = |model: &Model| load(device, &model.graph, options, state, &binding);
         let executors = models.iter().map(plan).collect::<Result<_, _>>().map_err(|error| {
-            Batch { size: batch_size, setting: "eval.batch_size" }.explain(error, device, |size| {
-                let plans = plans_of(evaluation, size, device, options)?;
-                Some(plans.iter().map(|plan| plan_bytes(plan) - plan.state_bytes() as u64).sum())
-            })
+            Batch { size: batch_size, setting: "eval.batch_size" }
+                .explain(error, device, |size| bytes_of(evaluation, size, device, options).map(|[_, others]| others))
         })?;
         Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes: 0 })
     }

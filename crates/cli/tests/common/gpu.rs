@@ -50,11 +50,17 @@ impl Machine {
         fs::read(self.path(run).join(format!("checkpoints/step-{step:06}")).join(file)).unwrap()
     }
 
-    /// Steps of a run with their losses.
-    pub(crate) fn losses(&self, run: &str) -> Vec<f64> {
+    /// Steps of a run with their losses, those behind a checkpoint perhaps twice.
+    pub(crate) fn steps(&self, run: &str) -> Vec<(u64, f64)> {
         let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap();
         let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events.filter(|event| event["kind"] == "step").map(|event| event["loss"].as_f64().unwrap()).collect()
+        let steps = events.filter(|event| event["kind"] == "step");
+        steps.map(|event| (event["step"].as_u64().unwrap(), event["loss"].as_f64().unwrap())).collect()
+    }
+
+    /// Losses of the steps of a run.
+    pub(crate) fn losses(&self, run: &str) -> Vec<f64> {
+        self.steps(run).into_iter().map(|(_, loss)| loss).collect()
     }
 
     /// Devices that the parts of a run were made on.

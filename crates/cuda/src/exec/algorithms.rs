@@ -1,15 +1,15 @@
 //! The algorithms of cuBLASLt that do products, alone and with what is done in their pass: one for each distinct product, the
 //! heuristics' first one or the fastest one that was measured.
 
-use super::measure::{fill, median};
+use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, PRODUCT_WORKSPACE, locked, missing};
 use crate::cublaslt::{Algorithm, CublasLt, Epilogue, Operands, Product};
-use crate::driver::{Arena, Block};
+use crate::driver::Block;
 use crate::error::GpuError;
 use crate::lower::Step;
 use bessemer_ir::DType;
-use std::cell::Cell;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ impl Algorithms {
     pub(super) fn prefers(&self, fused: &Multiplication, plain: &Multiplication, saved: Duration) -> bool {
         let chosen = locked(&self.chosen);
         let (Some(fused), Some(plain)) = (chosen[fused], chosen[plain]) else { return chosen[fused].is_some() };
-        let slower = fused.microseconds.zip(plain.microseconds);
-        slower.is_none_or(|(fused, plain)| fused <= plain + saved.as_secs_f64() * 1e6)
+        let times = fused.microseconds.zip(plain.microseconds);
+        times.is_none_or(|(fused, plain)| fused <= plain + saved.as_secs_f64() * 1e6)
     }
 
     /// The algorithms that were chosen for these, by name.
@@ -114,7 +114,7 @@ impl Gpu {
         if missing.is_empty() {
             return Ok(());
         }
-        missing.sort_by(|a, b| b.product.operations().total_cmp(&a.product.operations()));
+        missing.sort_by_key(|one| Reverse(one.product.flops()));
         let library = self.products()?;
         let known = self.tuning.known(&format!("cuBLASLt {}", library.version()))?;
         let begun = Instant::now();
@@ -153,31 +153,20 @@ impl Gpu {
         let product = of.product;
         let [x, w, y] = product.bytes();
         // Biases and auxiliary memory are no larger than the result, or than a number.
-        let others = y.max(DType::F32.size());
-        let room = |bytes: usize| bytes.next_multiple_of(Arena::ALIGNMENT);
-        let all = room(x) + room(w) + room(y) + of.epilogue.memory().count() * room(others);
-        let what = "operands of products that are measured";
-        let memory = self.memory_to_measure(what, all + PRODUCT_WORKSPACE)?;
-        let end = Cell::new(0);
-        let next = |bytes: usize, ty| {
-            let block = memory.block(end.replace(end.get() + room(bytes)), bytes)?;
-            fill(&self.stream, ty, &block)?;
-            Ok::<Block, GpuError>(block)
-        };
-        let (x, w, y) = (next(x, product.inputs)?, next(w, product.inputs)?, next(y, product.output)?);
-        let epilogue = of.epilogue.with(|()| next(others, product.output))?;
-        let workspace = memory.block(end.get(), PRODUCT_WORKSPACE)?;
-        let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+        let others = of.epilogue.memory().map(|_| (y.max(DType::F32.size()), product.output));
+        let operands = [(x, product.inputs), (w, product.inputs), (y, product.output)].into_iter().chain(others);
+        let operands: Vec<Operand> = operands.map(|(bytes, ty)| Operand { bytes, ty, is_filled: true }).collect();
+        let memory = self.memory_to_measure("operands of products that are measured", &operands, PRODUCT_WORKSPACE)?;
+        let ([x, w, y], others) = memory.operands.split_first_chunk().expect("a product has three");
+        let mut others = others.iter();
+        let epilogue = of.epilogue.with(|()| Ok::<&Block, GpuError>(others.next().expect("there is one for each")))?;
+        let operands = Operands { x, w, y, workspace: &memory.scratch };
         let prepared = library.prepare_by(algorithms.to_vec(), product, operands, epilogue)?;
         let timer = self.context.timer()?;
         let mut fastest: Option<(Algorithm, Duration)> = None;
         for (number, algorithm) in algorithms.iter().enumerate() {
-            let limit = fastest.map(|(_, time)| time);
-            // An algorithm that fails is none to choose.
-            let Ok(time) = median(&timer, &self.stream, limit, &|| prepared.launch(&self.stream, number)) else {
-                continue;
-            };
-            if limit.is_none_or(|limit| time < limit) {
+            let so_far = fastest.map(|(_, time)| time);
+            if let Some(time) = faster(&timer, &self.stream, so_far, &|| prepared.launch(&self.stream, number)) {
                 fastest = Some((*algorithm, time));
             }
         }

@@ -1,11 +1,10 @@
 //! The engines of cuDNN that run convolutions, alone and with what is fused with them: one for each distinct graph, the heuristics'
 //! first one or the fastest one that was measured.
 
-use super::measure::{fill, median};
+use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, locked, missing};
 use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role};
-use crate::driver::Arena;
 use crate::error::GpuError;
 use bessemer_ir::DType;
 use std::collections::{BTreeMap, HashMap};
@@ -208,34 +207,19 @@ impl Gpu {
             .collect();
         let Some(workspace) = plans.iter().map(|(_, plan)| plan.workspace).max() else { return Ok(()) };
         let graph = best.work.convolution.graph(best.work.fusion, best.work.ty);
-        let tensors: Vec<_> = graph.in_memory().map(|id| graph.get(id)).collect();
-        let sizes = || tensors.iter().map(|tensor| tensor.bytes().next_multiple_of(Arena::ALIGNMENT));
-        let end: usize = sizes().sum();
+        let operand = |id| {
+            let tensor = graph.get(id);
+            Operand { bytes: tensor.bytes(), ty: tensor.ty, is_filled: tensor.role == Role::Input }
+        };
+        let operands: Vec<Operand> = graph.in_memory().map(operand).collect();
         let what = "operands of convolutions that are measured";
-        let memory = self.memory_to_measure(what, end + workspace.max(1))?;
-        let mut offset = 0;
-        let mut blocks = Vec::new();
-        for (tensor, size) in tensors.iter().zip(sizes()) {
-            let block = memory.block(offset, tensor.bytes())?;
-            if tensor.role == Role::Input {
-                fill(&self.stream, tensor.ty, &block)?;
-            }
-            blocks.push(block);
-            offset += size;
-        }
-        let workspace = memory.block(end, workspace.max(1))?;
-        let bound: Vec<_> = graph.in_memory().zip(&blocks).collect();
+        let memory = self.memory_to_measure(what, &operands, workspace.max(1))?;
+        let bound: Vec<_> = graph.in_memory().zip(&memory.operands).collect();
         let timer = self.context.timer()?;
         for (configuration, plan) in plans {
-            let limit = best.fastest.as_ref().map(|(_, _, time)| *time);
-            // An engine that fails is none to choose.
-            let Ok(time) = plan
-                .bind(&bound, &workspace)
-                .and_then(|bound| median(&timer, &self.stream, limit, &|| bound.launch(&self.stream)))
-            else {
-                continue;
-            };
-            if limit.is_none_or(|limit| time < limit) {
+            let Ok(bound) = plan.bind(&bound, &memory.scratch) else { continue };
+            let fastest = best.fastest.as_ref().map(|(_, _, time)| *time);
+            if let Some(time) = faster(&timer, &self.stream, fastest, &|| bound.launch(&self.stream)) {
                 let way = Way::Engine { configuration, engine: plan.engine.number };
                 let choice = Choice { way, microseconds: time.as_secs_f64() * 1e6 };
                 best.fastest = Some((choice, plan, time));

@@ -1,6 +1,7 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
 use super::algorithms::Multiplication;
+use super::bound::{BoundStep, Call, Memory, REPORT_BYTES, Report, Shared};
 use super::feeds::Feeds;
 use super::footprints::Watch;
 use super::groups::{Placed, shares};
@@ -8,20 +9,17 @@ use super::halt::{HALT_BYTES, Halting, calls_that_look};
 use super::ledger::Allocation;
 use super::planned::{Planned, convolutions_of, lowered_of};
 use super::state::CudaState;
-use super::sums::{Exchange, Exchanges, Sums, check_ranks};
+use super::sums::{Exchange, Sums, check_ranks};
 use super::{Check, Gpu, failed};
-use crate::cublaslt::Prepared;
-use crate::cudnn::Bound;
-use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
+use crate::driver::{Argument, Block, Event, Graph, Pinned};
 use crate::error::GpuError;
-use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
-use crate::lower::{KIND, Lowered, Together, Unit, outputs, replaces_state, units, units_alone};
+use crate::lower::{KIND, Together, Unit, outputs, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::alike::viewed;
 use bessemer_ir::plan::{KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
-    Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
+    Executor, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, TensorType, Value};
@@ -34,57 +32,6 @@ use std::sync::Arc;
 const KEPT_RESULTS: u64 = 4;
 /// What the memory of a plan is listed as.
 const ARENA: &str = "the plan's arena";
-/// Bytes of the report of one call.
-pub(super) const REPORT_BYTES: usize = 4 * REPORT_WORDS;
-
-/// A step of a call with its memory.
-pub(super) enum BoundStep {
-    Launch(Function, Vec<Block>),
-    /// A launch that reads where its operands are; `kept` is their memory.
-    Group {
-        function: Function,
-        arguments: Vec<Block>,
-        kept: Vec<Block>,
-    },
-    Product(Prepared),
-    Convolution(Bound),
-    Zero(Block),
-    Copy(Block, Block),
-    Exchange(Arc<Exchange>),
-    Await(Arc<Exchange>),
-}
-
-/// A kernel call, or several that are launched as one, with the memory of their operands.
-pub(super) struct Call {
-    pub(super) nodes: Vec<NodeId>,
-    pub(super) per_micro_batch: bool,
-    pub(super) lowered: Arc<Lowered>,
-    /// Whether the steps are the better ones.
-    pub(super) fused: bool,
-    pub(super) steps: Vec<BoundStep>,
-}
-
-/// What all calls of a plan share.
-pub(super) struct Shared<'a> {
-    pub(super) gpu: &'a Gpu,
-    pub(super) plan: &'a Plan,
-    pub(super) memory: &'a Memory,
-    pub(super) tables: &'a Allocation,
-    halting: Option<&'a Halting>,
-    pub(super) reports: Block,
-    pub(super) halt: Block,
-    pub(super) workspace: Block,
-    /// Messages of sums over ranks, by the nodes that send them.
-    pub(super) exchanges: Exchanges,
-}
-
-/// A call whose indices may be out of range.
-pub(super) struct Report {
-    pub(super) node: NodeId,
-    /// How many values there are for each kind of index.
-    pub(super) limits: Vec<usize>,
-}
-
 /// Where results of a step go: memory of the host, and when they are there.
 struct Slot {
     memory: Pinned,
@@ -97,29 +44,6 @@ struct Tensor {
     block: Block,
     /// What was read of it since the last step, in words so that elements of all types are aligned.
     read: OnceCell<Vec<u64>>,
-}
-
-/// Memory of a plan.
-pub(super) struct Memory {
-    arena: Allocation,
-    state: Vec<Block>,
-}
-
-impl Memory {
-    fn at(&self, location: Location, bytes: usize) -> Result<Block, GpuError> {
-        match location {
-            Location::Arena(offset) => self.arena.block(offset, bytes),
-            Location::State(number) => self.state[number].part(0, bytes),
-        }
-    }
-
-    pub(super) fn scratch(&self, offset: usize, bytes: usize) -> Result<Block, GpuError> {
-        self.arena.block(offset, bytes)
-    }
-
-    pub(super) fn value(&self, plan: &Plan, value: Value) -> Result<Block, GpuError> {
-        self.at(plan.location(value), plan.graph.ty(value).bytes())
-    }
 }
 
 /// A part of a step as the device replays it.
@@ -618,40 +542,6 @@ fn download(gpu: &Gpu, block: &Block) -> Result<Vec<u64>, GpuError> {
     let mut words = vec![0u64; block.bytes().div_ceil(8)];
     gpu.stream.download(block, &mut bytemuck::cast_slice_mut(&mut words)[..block.bytes()])?;
     Ok(words)
-}
-
-impl Shared<'_> {
-    pub(super) fn launch(&self, kernel: &Kernel, blocks: Vec<Block>) -> Result<BoundStep, GpuError> {
-        Ok(BoundStep::Launch(self.gpu.function(kernel)?, blocks))
-    }
-
-    fn copies(&self) -> Result<Vec<(StateCopy, BoundStep)>, GpuError> {
-        let bind = |(number, copy): (usize, &StateCopy)| {
-            let (from, to) = (self.memory.at(copy.from, copy.bytes)?, self.memory.at(copy.to, copy.bytes)?);
-            let step = match self.halting.and_then(|halting| halting.copies[number].as_ref()) {
-                Some(kernel) => self.launch(kernel, vec![from, to, self.halt.clone()])?,
-                None => BoundStep::Copy(from, to),
-            };
-            Ok((*copy, step))
-        };
-        self.plan.copies.iter().enumerate().map(bind).collect()
-    }
-
-    /// Halts if a report says something.
-    pub(super) fn look(&self) -> Result<Option<BoundStep>, GpuError> {
-        let look = self.halting.and_then(|halting| halting.look.as_ref());
-        look.map(|kernel| self.launch(kernel, vec![self.reports.clone(), self.halt.clone()])).transpose()
-    }
-
-    /// Halts if the plan's output says so, and counts the step.
-    fn end(&self) -> Result<Option<BoundStep>, GpuError> {
-        let Some(Halting { end, has_output, .. }) = self.halting else { return Ok(None) };
-        let mut blocks = vec![self.halt.clone()];
-        if *has_output {
-            blocks.insert(0, self.memory.at(self.plan.result_location(HALT), 4)?);
-        }
-        Ok(Some(self.launch(end, blocks)?))
-    }
 }
 
 impl Executor for CudaExecutor {

@@ -2,7 +2,7 @@
 //! before wait for a copy.
 
 use super::Gpu;
-use super::executor::Memory;
+use super::bound::Memory;
 use super::ledger::Allocation;
 use crate::driver::{Block, Event, Pinned, Stream};
 use crate::error::GpuError;

@@ -1,7 +1,7 @@
 //! Whether each launch touches the memory that is its own, and no other. All tensors of a plan lie in one allocation, so that tools that
 //! watch allocations do not see that.
 
-use super::executor::BoundStep;
+use super::bound::BoundStep;
 use super::locked;
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;

@@ -1,6 +1,6 @@
 //! Fusions that are launched together: their tables in the device's memory.
 
-use super::executor::{BoundStep, Shared};
+use super::bound::{BoundStep, Shared};
 use crate::driver::Block;
 use crate::error::GpuError;
 use crate::kgen::{Group, Kernel, Member};

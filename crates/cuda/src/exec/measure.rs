@@ -2,7 +2,7 @@
 
 use super::Gpu;
 use super::ledger::Allocation;
-use crate::driver::{Block, Stream, Timer};
+use crate::driver::{Arena, Block, Stream, Timer};
 use crate::error::GpuError;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, philox};
@@ -16,16 +16,60 @@ const MOST_LAUNCHES: u128 = 10;
 /// What is slower than the fastest so far by more than this factor is timed once.
 const HOPELESS: u32 = 3;
 
+/// Memory of what is measured.
+pub(super) struct Measured {
+    /// Of the operands, in their order.
+    pub operands: Vec<Block>,
+    pub scratch: Block,
+    _memory: Allocation,
+}
+
+/// An operand of what is measured.
+pub(super) struct Operand {
+    pub bytes: usize,
+    pub ty: DType,
+    /// Whether it is filled with random numbers.
+    pub is_filled: bool,
+}
+
 impl Gpu {
-    /// Memory for `what`, which is measured.
-    pub(super) fn memory_to_measure(&self, what: &'static str, bytes: usize) -> Result<Allocation, GpuError> {
+    /// Memory for `what`, operands and scratch memory, one behind the other.
+    pub(super) fn memory_to_measure(
+        &self,
+        what: &'static str,
+        operands: &[Operand],
+        scratch: usize,
+    ) -> Result<Measured, GpuError> {
+        let room = |operand: &Operand| operand.bytes.next_multiple_of(Arena::ALIGNMENT);
+        let end: usize = operands.iter().map(room).sum();
         let unavailable = |error: RunError| GpuError::Launch { kernel: what.to_owned(), problem: error.to_string() };
-        self.ledger.allocate(&self.context, what, bytes).map_err(unavailable)
+        let memory = self.ledger.allocate(&self.context, what, end + scratch).map_err(unavailable)?;
+        let (mut offset, mut blocks) = (0, Vec::new());
+        for operand in operands {
+            let block = memory.block(offset, operand.bytes)?;
+            if operand.is_filled {
+                fill(&self.stream, operand.ty, &block)?;
+            }
+            blocks.push(block);
+            offset += room(operand);
+        }
+        Ok(Measured { operands: blocks, scratch: memory.block(end, scratch)?, _memory: memory })
     }
 }
 
+/// Time of one launch, if it is less than that of the fastest so far. One that fails is none to choose.
+pub(super) fn faster(
+    timer: &Timer,
+    stream: &Stream,
+    fastest: Option<Duration>,
+    launch: &dyn Fn() -> Result<(), GpuError>,
+) -> Option<Duration> {
+    let time = median(timer, stream, fastest, launch).ok()?;
+    fastest.is_none_or(|fastest| time < fastest).then_some(time)
+}
+
 /// Time of one launch: the median of some batches behind a first launch, or that of a second one which takes far longer than `limit`.
-pub(super) fn median(
+fn median(
     timer: &Timer,
     stream: &Stream,
     limit: Option<Duration>,
@@ -46,7 +90,7 @@ pub(super) fn median(
 }
 
 /// Normal random numbers of a type of floats, repeated: kernels are faster on zeros.
-pub(super) fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
+fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
     const FIRST: usize = 1 << 18;
     let mut filled = block.bytes().min(FIRST * ty.size());
     let bytes: Vec<u8> = (0..filled / ty.size())

@@ -1,6 +1,7 @@
 //! Plans on a GPU: the device with its libraries and compiled kernels, state in its memory, and executors.
 
 mod algorithms;
+mod bound;
 mod engines;
 mod executor;
 mod feeds;

@@ -1,8 +1,8 @@
 //! What is known of a plan's calls before memory is given out: how each is done, and what that needs.
 
 use super::algorithms::Multiplication;
+use super::bound::{BoundStep, Call, REPORT_BYTES, Report, Shared};
 use super::engines::Work;
-use super::executor::{BoundStep, Call, REPORT_BYTES, Report, Shared};
 use super::groups::Placed;
 use super::sums::Sums;
 use super::{Gpu, PRODUCT_WORKSPACE};

@@ -204,7 +204,7 @@ pub(super) fn speed(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<
         ];
         for (what, epilogue) in epilogues {
             let (first, best) = time(runner, &library.prepare(product, operands, epilogue, MOST)?)?;
-            let rate = |time: Duration| (2 * m * n * k) as f64 / time.as_secs_f64() / 1e12;
+            let rate = |time: Duration| product.flops() as f64 / time.as_secs_f64() / 1e12;
             for (way, time) in [("first algorithm", first), ("fastest", best)] {
                 figures.push(Figure::new(format!("[{m}, {k}] [{k}, {n}] {what}, {way}"), rate(time), "TFLOP/s"));
             }

@@ -128,7 +128,7 @@ impl<'a> Node<'a> {
     fn cost(&self, step: &Step) -> (Family, u64, u64) {
         let all = |places: &[Place]| places.iter().map(|place| place.bytes(self.graph, self.id) as u64).sum::<u64>();
         match step {
-            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y, epilogue } => {
+            Step::Product { product, x, w, y, epilogue } => {
                 let places: Vec<Place> =
                     [x, w, y].into_iter().chain(epilogue.memory().map(|(place, _)| place)).copied().collect();
                 let family = match epilogue {
@@ -136,7 +136,7 @@ impl<'a> Node<'a> {
                     Epilogue::GeluGrad { .. } | Epilogue::GeluGradBiasGrad { .. } => Family::GeluGradients,
                     _ => Family::ProductsFused,
                 };
-                (family, (2 * batch * m * n * k) as u64, all(&places))
+                (family, product.flops(), all(&places))
             }
             Step::Convolution { convolution, fusion, tensors, .. } => {
                 let family = match fusion {

@@ -28,7 +28,7 @@ pub(super) struct Files {
 struct Saving {
     step: u64,
     best: bool,
-    begun: Instant,
+    started: Instant,
     writer: JoinHandle<Result<Saved, CheckpointError>>,
 }
 
@@ -123,21 +123,23 @@ impl RunFiles {
         self.log(|log| log.end(step, info))
     }
 
-    /// Writes a checkpoint, begun at `begun`, where there is a folder for it, in a thread of its own, once the one before is written.
+    /// Makes a checkpoint once the one before is written, and writes it in a thread of its own, where there is a folder for it. One copy of
+    /// the state is in memory at a time.
     pub(super) fn begin_save(
         &mut self,
-        checkpoint: Checkpoint<'static>,
         best: bool,
-        begun: Instant,
+        make: impl FnOnce() -> Result<Checkpoint<'static>, TrainError>,
     ) -> Result<(), TrainError> {
+        let started = Instant::now();
         self.finish_save()?;
         let Some(files) = self.files() else { return Ok(()) };
+        let checkpoint = make()?;
         files.log.sync()?;
         let (step, store) = (checkpoint.state.step, files.store.clone());
         let path = files.run.path().to_owned();
         let writer = Builder::new().name("checkpoint".to_owned()).spawn(move || store.save(&checkpoint, best));
         let writer = writer.map_err(|source| CheckpointError::Io { path, source })?;
-        files.saving = Some(Saving { step, best, begun, writer });
+        files.saving = Some(Saving { step, best, started, writer });
         Ok(())
     }
 
@@ -153,9 +155,9 @@ impl RunFiles {
     /// It could not be written; those before it are untouched.
     pub(super) fn finish_save(&mut self) -> Result<(), TrainError> {
         let Some(files) = self.files() else { return Ok(()) };
-        let Some(Saving { step, best, begun, writer }) = files.saving.take() else { return Ok(()) };
+        let Some(Saving { step, best, started, writer }) = files.saving.take() else { return Ok(()) };
         let saved = writer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-        let (path, save_s) = (saved.path.display().to_string(), begun.elapsed().as_secs_f64());
+        let (path, save_s) = (saved.path.display().to_string(), started.elapsed().as_secs_f64());
         files.log.checkpoint(step, CheckpointInfo { path, bytes: saved.bytes, save_s, best })?;
         Ok(saved.warning.map_or(Ok(()), |warning| files.log.warning(&warning))?)
     }
@@ -184,7 +186,7 @@ mod tests {
         let (store, events) = (run.checkpoints(5).unwrap(), run.events());
         let log = RunLog::create(&run, &TERMS, Progress::new(ProgressMode::Silent)).unwrap();
         let mut files = RunFiles::kept(run, store.clone(), log);
-        let save = |files: &mut RunFiles, step| files.begin_save(checkpoint(step), false, Instant::now());
+        let save = |files: &mut RunFiles, step| files.begin_save(false, || Ok(checkpoint(step)));
         files.step(1, StepInfo::default()).unwrap();
         save(&mut files, 1).unwrap();
         files.step(2, StepInfo::default()).unwrap();

@@ -626,13 +626,13 @@ impl Trainer<'_> {
         if !self.group.leads() {
             return Ok(());
         }
-        let started = Instant::now();
         self.group.report(self.step, Phase::Save, 0);
-        // One copy of the state is in memory at a time.
-        self.files.finish_save()?;
-        let checkpoint = self.session.checkpoint(self.training_state())?;
-        refuse_non_finite(&checkpoint)?;
-        self.files.begin_save(checkpoint, best, started)?;
+        let (session, state) = (&self.session, self.training_state());
+        self.files.begin_save(best, || {
+            let checkpoint = session.checkpoint(state)?;
+            refuse_non_finite(&checkpoint)?;
+            Ok(checkpoint)
+        })?;
         // The processors that write would be missing where they compute.
         if self.session.computes_in_background() { Ok(()) } else { self.files.finish_save() }
     }

@@ -323,6 +323,9 @@ impl Past {
 
     /// What is to be said where the steps before the checkpoint were done by other algorithms.
     fn other_algorithms(&self, plan: &PlanInfo) -> Option<String> {
+        if plan.algorithms.is_empty() {
+            return None;
+        }
         // A log that cannot be read is repaired when the run goes on.
         let events = read_events(&self.run.events()).ok()?;
         let before = events.into_iter().rev().find_map(|event| match event.body {
