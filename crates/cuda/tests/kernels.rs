@@ -139,9 +139,11 @@ fn a_missing_barrier_of_an_operation_is_found() {
     let Some(folder) = mock_or_skip("missing barriers of operations") else { return };
     let knobs = Knobs::open(folder);
     for (name, kernel, expected) in [
-        ("suppression_hard", "suppress", 3),
+        ("suppression_hard", "suppress", 6),
         ("suppression_soft", "suppress", 3),
         ("top_k", "histogram", 2),
+        ("top_k", "narrow", 1),
+        ("top_k", "sum_largest", 1),
         ("roi_align_gradient", "list_regions", 1),
     ] {
         let mut case = case(name);
@@ -149,9 +151,12 @@ fn a_missing_barrier_of_an_operation_is_found() {
         let launch = case.work.launches.iter().position(|launch| is_meant(&launch.kernel.name)).unwrap();
         case.work.scratch.iter_mut().for_each(|words| *words += ROOM);
         let text = &mut case.work.launches[launch].kernel.text;
-        for (read, cut) in
-            [("count = kept;", "count = kept <= MOST ? kept : 0u;"), ("+= counts[thread];", "+= counts[thread] & 1u;")]
-        {
+        for (read, cut) in [
+            ("count = new_count;", "count = new_count <= MOST ? new_count : 0u;"),
+            ("+= counts[thread];", "+= counts[thread] & 1u;"),
+            ("+= sums[2u * thread];", "+= sums[2u * thread] & 8191;"),
+            ("+= sums[2u * thread + 1u];", "+= sums[2u * thread + 1u] & 8191;"),
+        ] {
             *text = text.replace(read, cut);
         }
         let own = text.find("extern \"C\"").unwrap();

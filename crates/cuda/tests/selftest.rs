@@ -24,8 +24,10 @@ fn failures(test: &SelfTest) -> Vec<(&str, &str)> {
 fn everything_passes_and_is_released() {
     let Some(folder) = mock_or_skip("self-test") else { return };
     let knobs = Knobs::open(folder);
-    let test = run(&plan(folder, folder.join("cubins")));
+    let mut told = Vec::new();
+    let test = run(&plan(folder, folder.join("cubins")), &mut |step| told.push(step.name.clone()));
     assert_eq!(failures(&test), []);
+    assert!(told.iter().eq(test.steps.iter().map(|step| &step.name)), "each step is told of when it is over");
     assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 19));
     let figures = |name: &str| &test.steps.iter().find(|step| step.name == name).unwrap().figures;
     // Two for each fusion and norm in each of three types; four for each fusion that is timed.
@@ -46,7 +48,7 @@ fn a_part_that_is_broken_stops_no_other() {
         std::fs::copy(mocks.join(name), folder.path().join(name)).unwrap();
     }
     std::fs::write(folder.path().join("libcublasLt.so.13"), "broken").unwrap();
-    let test = run(&plan(folder.path(), mocks.join("cubins")));
+    let test = run(&plan(folder.path(), mocks.join("cubins")), &mut |_| ());
     let failed = failures(&test);
     let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
     let of_text = ["f32", "bf16", "f16"].map(|ty| format!("executor: a step of text, {ty}"));

@@ -2,7 +2,7 @@ use crate::args::Common;
 use crate::output::{print, print_json};
 use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
-use bessemer_bench::programme;
+use bessemer_bench::{programme, show::seconds};
 use bessemer_cuda::selftest::{Plan, run as run_plan};
 use bessemer_train::{DeviceKind, StopSignal};
 use clap::{Args, ValueEnum};
@@ -64,12 +64,16 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if let Some(folder) = &options.programme {
         return run_programme(folder, options, common);
     }
-    let test = run_plan(&Plan {
+    let plan = Plan {
         gpu_libraries: common.gpu_libraries.clone(),
         ordinal: options.ordinal,
         cubins: options.cubins.clone(),
         copy_bytes: options.copy_bytes,
         speed: !options.no_speed,
+    };
+    let test = run_plan(&plan, &mut |step| {
+        let result = step.problem.as_ref().map_or_else(|| "passed".to_owned(), |problem| format!("failed: {problem}"));
+        common.notify(&format!("{}: {result} in {}", step.name, seconds(step.seconds)));
     });
     print_json(&test)?;
     match test.failed() {

@@ -38,19 +38,43 @@ to[start + (at - (is_first ? start : middle)) + (low - other)] = key;
 
 /// Sorts segments of `n` keys, each of two words, in rising order, where the first memory is; gives the memory that holds them.
 pub(super) fn sort(work: &mut Work, keys: Operand, segments: usize, n: usize) -> Operand {
-    let count = segments * n;
-    let (mut from, mut to) = (keys, work.scratch(2 * count));
-    let mut pass = |name: &str, run: usize, text: &str| {
-        let text = counts(&[("N", n), ("RUN", run)]) + OWN + text;
-        let parameters = vec![input("keys", 2 * count), output("sorted", 2 * count)];
-        work.launch(for_each(name, parameters, count, &text), [from, to]);
-        (from, to) = (to, from);
-    };
-    pass("sort_runs", RUN, BY_RANK);
-    let mut run = RUN;
-    while run < n {
-        pass("merge_runs", run, MERGED);
-        run *= 2;
+    let mut passes = Passes::new(work, keys, segments * n, n);
+    passes.pass("sort_runs", RUN, BY_RANK);
+    passes.merge(RUN)
+}
+
+/// As [`sort`], where each run of `run` keys is in order.
+pub(super) fn merge(work: &mut Work, keys: Operand, segments: usize, n: usize, run: usize) -> Operand {
+    Passes::new(work, keys, segments * n, n).merge(run)
+}
+
+/// Passes over keys, from one memory to the other.
+struct Passes<'a> {
+    work: &'a mut Work,
+    from: Operand,
+    to: Option<Operand>,
+    count: usize,
+    n: usize,
+}
+
+impl Passes<'_> {
+    fn new(work: &mut Work, from: Operand, count: usize, n: usize) -> Passes<'_> {
+        Passes { work, from, to: None, count, n }
     }
-    from
+
+    fn pass(&mut self, name: &str, run: usize, text: &str) {
+        let to = self.to.unwrap_or_else(|| self.work.scratch(2 * self.count));
+        let text = counts(&[("N", self.n), ("RUN", run)]) + OWN + text;
+        let parameters = vec![input("keys", 2 * self.count), output("sorted", 2 * self.count)];
+        self.work.launch(for_each(name, parameters, self.count, &text), [self.from, to]);
+        (self.from, self.to) = (to, Some(self.from));
+    }
+
+    fn merge(mut self, mut run: usize) -> Operand {
+        while run < self.n {
+            self.pass("merge_runs", run, MERGED);
+            run *= 2;
+        }
+        self.from
+    }
 }

@@ -26,6 +26,7 @@ use cases::{Maker, Size, makers};
 use runner::{Loaded, Runner};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What the self-test runs, and on which device.
 #[derive(Clone, Debug)]
@@ -68,6 +69,8 @@ pub struct Step {
     pub problem: Option<String>,
     /// Measured values.
     pub figures: Vec<Figure>,
+    /// How long it took, compiling included.
+    pub seconds: f64,
 }
 
 /// A number with its unit.
@@ -92,17 +95,29 @@ impl SelfTest {
     pub fn failed(&self) -> usize {
         self.steps.iter().filter(|step| !step.passed).count()
     }
+}
 
+/// A self-test that goes on.
+struct Testing<'a> {
+    found: SelfTest,
+    notify: &'a mut dyn FnMut(&Step),
+}
+
+impl Testing<'_> {
     /// Does one step; what goes wrong in it does not stop the others.
     fn step<T>(
         &mut self,
         name: impl Into<String>,
         work: impl FnOnce(&mut Vec<Figure>) -> Result<T, Failure>,
     ) -> Option<T> {
+        let begun = Instant::now();
         let mut figures = Vec::new();
         let result = work(&mut figures);
         let problem = result.as_ref().err().map(|failure| failure.0.clone());
-        self.steps.push(Step { name: name.into(), passed: problem.is_none(), problem, figures });
+        let seconds = begun.elapsed().as_secs_f64();
+        let step = Step { name: name.into(), passed: problem.is_none(), problem, figures, seconds };
+        (self.notify)(&step);
+        self.found.steps.push(step);
         result.ok()
     }
 }
@@ -116,16 +131,17 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// Runs everything.
-pub fn run(plan: &Plan) -> SelfTest {
+/// Runs everything; `notify` receives each step when it is over.
+pub fn run(plan: &Plan, notify: &mut dyn FnMut(&Step)) -> SelfTest {
     let gpu = probe(&plan.gpu_libraries);
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let mut test = SelfTest { version, gpu, device: None, cudnn_description: None, steps: Vec::new() };
+    let found = SelfTest { version, gpu, device: None, cudnn_description: None, steps: Vec::new() };
+    let mut test = Testing { found, notify };
     let libraries = Libraries::find(Places::of_process(&plan.gpu_libraries));
     let made =
         test.step("device and compiler", |_| Ok(Runner::new(&libraries, plan.ordinal, CubinCache::new(&plan.cubins))?));
-    let Some(runner) = made else { return test };
-    test.device = Some(runner.context.info().clone());
+    let Some(runner) = made else { return test.found };
+    test.found.device = Some(runner.context.info().clone());
     test.step("copies", |figures| Ok(copies::measure(&runner, plan.copy_bytes, figures)?));
     for make in makers(Size::Small) {
         kernel(&mut test, &runner, make, Size::Small);
@@ -143,20 +159,20 @@ pub fn run(plan: &Plan) -> SelfTest {
     cudnn(&mut test, &libraries, &runner, plan.speed);
     executor(&mut test, plan);
     test.step("everything is released", |_| Ok(runner.context.synchronize()?));
-    test
+    test.found
 }
 
 /// Convolutions, and what cuDNN knows of the device.
-fn cudnn(test: &mut SelfTest, libraries: &Libraries, runner: &Runner, speed: bool) {
+fn cudnn(test: &mut Testing<'_>, libraries: &Libraries, runner: &Runner, speed: bool) {
     let Some(library) = test.step("cuDNN", |_| Ok(Cudnn::open(libraries, &runner.context)?)) else { return };
-    test.cudnn_description = test.step("cuDNN: device description", |_| Ok(library.device_description()?.json));
+    test.found.cudnn_description = test.step("cuDNN: device description", |_| Ok(library.device_description()?.json));
     test.step("cuDNN: what it computes", |figures| convolutions::compare(runner, &library, figures));
     let timed = convolutions::timed(speed);
     test.step("cuDNN: speed", |figures| convolutions::speed(runner, &library, &timed, figures));
 }
 
 /// Whole plans by the executor.
-fn executor(test: &mut SelfTest, plan: &Plan) {
+fn executor(test: &mut Testing<'_>, plan: &Plan) {
     let Plan { gpu_libraries, ordinal, cubins, .. } = plan;
     let options = CudaOptions {
         gpu_libraries: gpu_libraries.clone(),
@@ -178,7 +194,7 @@ fn executor(test: &mut SelfTest, plan: &Plan) {
 }
 
 /// One kernel: its numbers where it is small, its speed where it is large.
-fn kernel(test: &mut SelfTest, runner: &Runner, make: Maker, size: Size) {
+fn kernel(test: &mut Testing<'_>, runner: &Runner, make: Maker, size: Size) {
     let what = if size == Size::Small { "numbers" } else { "speed" };
     let case = match make(size) {
         Ok(case) => case,

@@ -19,8 +19,8 @@ use bessemer_ir::{DType, Op, philox};
 /// What makes the cases, all of them small.
 pub(super) fn makers() -> [Maker; 6] {
     [
-        |_| suppression("suppression_hard", Suppression::Hard { iou: Scalar(0.5) }),
-        |_| suppression("suppression_soft", Suppression::Gaussian { sigma: Scalar(0.5), floor: Scalar(0.05) }),
+        |_| suppression("suppression_hard", Suppression::Hard { iou: Scalar(0.5) }, 1000, 700),
+        |_| suppression("suppression_soft", Suppression::Gaussian { sigma: Scalar(0.5), floor: Scalar(0.05) }, 300, 60),
         |_| top_k(),
         |_| features_gradient(),
         |_| attention("attention_rows", softmax),
@@ -41,19 +41,18 @@ fn boxes(shape: &[usize], canvas: f64) -> Tensor {
     })
 }
 
-/// More boxes than a block has threads, of two labels.
-fn suppression(name: &str, suppression: Suppression) -> Result<Case, KernelError> {
-    const BOXES: usize = 300;
-    let op = Suppress { groups: BoxGroups::Labels, ..Suppress::new(suppression, 60) };
-    let scores = Tensor::from_fn(TensorType::f32([1, BOXES]), |i| (uniform(i, 2) * 256.0).floor() / 256.0);
-    let labels = Tensor::from_fn(TensorType::new(DType::I32, [1, BOXES]), |i| (i % 2) as f64);
-    case(name, Size::Small, Op::from(op), vec![boxes(&[1, BOXES, 4], 128.0), scores, labels])
+/// More boxes than a block has threads, of two labels; where many are kept, more of these too.
+fn suppression(name: &str, suppression: Suppression, count: usize, most: usize) -> Result<Case, KernelError> {
+    let op = Suppress { groups: BoxGroups::Labels, ..Suppress::new(suppression, most) };
+    let scores = Tensor::from_fn(TensorType::f32([1, count]), |i| (uniform(i, 2) * 256.0).floor() / 256.0);
+    let labels = Tensor::from_fn(TensorType::new(DType::I32, [1, count]), |i| (i % 2) as f64);
+    case(name, Size::Small, Op::from(op), vec![boxes(&[1, count, 4], 128.0), scores, labels])
 }
 
-/// Rows that two blocks count, with equal elements.
+/// Rows that two blocks count, with equal elements, more than those of one thread above the last one.
 fn top_k() -> Result<Case, KernelError> {
     let x = Tensor::from_fn(TensorType::f32([1, 20_000]), |i| (uniform(i, 3) * 4096.0).floor() - 2048.0);
-    case("top_k", Size::Small, Op::from(TopK { k: 3000, axes: 1 }), vec![x])
+    case("top_k", Size::Small, Op::from(TopK { k: 9000, axes: 1 }), vec![x])
 }
 
 /// A region for each thread of a block that lists them.

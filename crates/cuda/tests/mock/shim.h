@@ -244,6 +244,7 @@ static inline int atomicAdd(int* at, int x) {
 
 static inline void __syncthreads() { shim::wait(shim::AT_BLOCK); }
 
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T x, int distance) {
     unsigned id = shim::current;
     memcpy(&shim::fibers[id].slot, &x, sizeof(T));

@@ -1,5 +1,6 @@
 //! Features of regions, and their gradient. A plan of each region has its map, and for each axis the pixels that a bin reads and their
-//! weights. The gradient is gathered: each element of a map goes through the regions that touch its stripe of lines, in their order.
+//! weights. The gradient is gathered: each pixel of a map goes through the regions that touch its tile, in their order, and finds by
+//! a table of each region and axis which bins read it.
 
 use super::{Work, by_blocks, check, counts, doubles, flags, float_input, for_each, input, output, report};
 use crate::kgen::{Kernel, Operand, Parameter, c_type};
@@ -10,8 +11,8 @@ use bessemer_ir::{DType, TensorType};
 const HEAD: usize = 2;
 /// Words of an axis before its lists: the first pixel that is read, and the one behind the last.
 const RANGE: usize = 2;
-/// Lines of a map that have one list of regions.
-const LINES: usize = 8;
+/// Lines and columns of a tile of a map, which has a list of regions.
+const TILE: [usize; 2] = [8, 16];
 /// Threads that make a list.
 const LISTING: usize = 256;
 
@@ -75,8 +76,11 @@ range[0] = (int)low;
 range[1] = (int)high;
 ";
 
-/// Reads a plan: taps of the bins of each axis.
-const TAPS: &str = "\
+const FEATURES: &str = "\
+const u32 lane = i % VECTORS, bin = i / VECTORS % (BINS_DOWN * BINS_ACROSS), roi = i / VECTORS / (BINS_DOWN * BINS_ACROSS);
+const u32 row = bin / BINS_ACROSS, col = bin % BINS_ACROSS;
+float sums[LANES];
+for (u32 k = 0; k < LANES; ++k) sums[k] = 0.0f;
 const int* const plan = plans + roi * PLAN;
 const int* const ends_down = plan + DOWN + RANGE;
 const int* const ends_across = plan + ACROSS + RANGE;
@@ -84,16 +88,6 @@ const int* const pixels_down = ends_down + BINS_DOWN;
 const int* const pixels_across = ends_across + BINS_ACROSS;
 const float* const weights_down = (const float*)(pixels_down + MOST_DOWN);
 const float* const weights_across = (const float*)(pixels_across + MOST_ACROSS);
-";
-
-const FEATURES: &str = "\
-const u32 lane = i % VECTORS, bin = i / VECTORS % (BINS_DOWN * BINS_ACROSS), roi = i / VECTORS / (BINS_DOWN * BINS_ACROSS);
-const u32 row = bin / BINS_ACROSS, col = bin % BINS_ACROSS;
-float sums[LANES];
-for (u32 k = 0; k < LANES; ++k) sums[k] = 0.0f;
-";
-
-const SUM_TAPS: &str = "\
 const u32 level = (u32)plan[0], width = width_of(level);
 const auto* const map = map_of(level) + (u32)plan[1] * height_of(level) * width * CHANNELS;
 for (int y = row == 0u ? 0 : ends_down[row - 1u]; y < ends_down[row]; ++y)
@@ -106,18 +100,49 @@ for (int y = row == 0u ? 0 : ends_down[row - 1u]; y < ends_down[row]; ++y)
 store<ELEMENT, LANES>(features + i * LANES, sums);
 ";
 
-/// The regions of the image and the map that touch a stripe, in their order, behind their number: a stripe a block, whose threads
+/// The bins that read the pixel `at` of an axis, with their weights, in the order of the bins: the table of a region has where those of each pixel
+/// begin, then bins and weights, of one axis behind the other.
+const BY_PIXELS: &str = "\
+const u32 roi = i / PIXELS, own = i % PIXELS;
+const bool is_down = own < PIXELS_DOWN;
+const int at = (int)(is_down ? own : own - PIXELS_DOWN);
+const int* const range = plans + roi * PLAN + (is_down ? DOWN : ACROSS);
+const int* const ends = range + RANGE;
+const int* const pixels = ends + (is_down ? BINS_DOWN : BINS_ACROSS);
+const int* const weights = pixels + (is_down ? MOST_DOWN : MOST_ACROSS);
+int* const table = tables + roi * TABLE;
+int* const bins = table + PIXELS + (is_down ? 0u : 2u * MOST_DOWN);
+const int count = ends[(is_down ? BINS_DOWN : BINS_ACROSS) - 1u];
+int first = at < range[0] ? 0 : count;
+if (at >= range[0] && at < range[1]) {
+    first = 0;
+    for (int tap = 0; tap < count; ++tap) first += pixels[tap] < at;
+    int to = first;
+    for (int tap = 0, bin = 0; tap < count; ++tap) {
+        while (ends[bin] <= tap) ++bin;
+        if (pixels[tap] != at) continue;
+        bins[2 * to] = bin;
+        bins[2 * to + 1] = weights[tap];
+        ++to;
+    }
+}
+table[own] = first;
+";
+
+/// The regions of the image and the map that touch a tile, in their order, behind their number: a tile a block, whose threads
 /// have regions that follow each other.
 const LIST: &str = "\
 __shared__ u32 counts[THREADS];
-const u32 image = blockIdx.x / STRIPES, line = blockIdx.x % STRIPES * LINES;
+const u32 image = blockIdx.x / (TILES_DOWN * TILES_ACROSS);
+const int line = (int)(blockIdx.x / TILES_ACROSS % TILES_DOWN * LINES), column = (int)(blockIdx.x % TILES_ACROSS * COLUMNS);
 int* const list = lists + blockIdx.x * (ROIS + 1u);
 const u32 each = (ROIS + THREADS - 1u) / THREADS, first = threadIdx.x * each;
 const u32 end = first + each < ROIS ? first + each : ROIS;
 const auto touches = [=](u32 roi) {
     const int* const plan = plans + roi * PLAN;
     if (plan[0] != (int)LEVEL || plan[1] != (int)image) return false;
-    return plan[DOWN] < (int)(line + LINES) && plan[DOWN + 1u] > (int)line;
+    if (plan[DOWN] >= line + (int)LINES || plan[DOWN + 1u] <= line) return false;
+    return plan[ACROSS] < column + (int)COLUMNS && plan[ACROSS + 1u] > column;
 };
 u32 count = 0;
 for (u32 roi = first; roi < end; ++roi) count += touches(roi) ? 1u : 0u;
@@ -132,28 +157,23 @@ if (threadIdx.x == THREADS - 1u) list[0] = (int)at - 1;
 
 const GATHER: &str = "\
 const u32 lane = i % VECTORS, x = i / VECTORS % WIDTH, y = i / VECTORS / WIDTH % HEIGHT, image = i / VECTORS / WIDTH / HEIGHT;
-const int* const list = lists + (image * STRIPES + y / LINES) * (ROIS + 1u);
+const int* const list = lists + ((image * TILES_DOWN + y / LINES) * TILES_ACROSS + x / COLUMNS) * (ROIS + 1u);
 float sums[LANES];
 for (u32 k = 0; k < LANES; ++k) sums[k] = 0.0f;
 for (int number = 1; number <= list[0]; ++number) {
     const u32 roi = (u32)list[number];
-";
-
-const SUM_BINS: &str = "\
-    if ((int)y < plan[DOWN] || (int)y >= plan[DOWN + 1u] || (int)x < plan[ACROSS] || (int)x >= plan[ACROSS + 1u]) continue;
-    int down = 0;
-    for (u32 row = 0; row < BINS_DOWN; ++row)
-        for (; down < ends_down[row]; ++down) {
-            if (pixels_down[down] != (int)y) continue;
-            int across = 0;
-            for (u32 col = 0; col < BINS_ACROSS; ++col)
-                for (; across < ends_across[col]; ++across) {
-                    if (pixels_across[across] != (int)x) continue;
-                    const float weight = weights_down[down] * weights_across[across];
-                    float bin[LANES];
-                    load<ELEMENT, LANES>(dy + (((roi * BINS_DOWN + row) * BINS_ACROSS + col) * CHANNELS + lane * LANES), bin);
-                    for (u32 k = 0; k < LANES; ++k) sums[k] += weight * bin[k];
-                }
+    const int* const table = tables + roi * TABLE;
+    const int* const across = table + PIXELS_DOWN + x;
+    const int* const bins_down = table + PIXELS;
+    const int* const bins_across = bins_down + 2u * MOST_DOWN;
+    const int from = across[0], to = across[1], end = table[y + 1u];
+    for (int down = table[y]; down < end; ++down)
+        for (int at = from; at < to; ++at) {
+            const float weight = ((const float*)bins_down)[2 * down + 1] * ((const float*)bins_across)[2 * at + 1];
+            const u32 bin = (roi * BINS_DOWN + (u32)bins_down[2 * down]) * BINS_ACROSS + (u32)bins_across[2 * at];
+            float gradient[LANES];
+            load<ELEMENT, LANES>(dy + (bin * CHANNELS + lane * LANES), gradient);
+            for (u32 k = 0; k < LANES; ++k) sums[k] += weight * gradient[k];
         }
 }
 store<ELEMENT, LANES>(dx + i * LANES, sums);
@@ -211,7 +231,7 @@ impl Sizes<'_> {
         counts(&[("PLAN", self.plan_len()), ("DOWN", HEAD), ("ACROSS", HEAD + self.axis_len(0)), ("RANGE", RANGE)])
             + &counts(&[("BINS_DOWN", down), ("BINS_ACROSS", across), ("ROIS", self.rois)])
             + &counts(&[("MOST_DOWN", self.most_taps(0)), ("MOST_ACROSS", self.most_taps(1))])
-            + &counts(&[("CHANNELS", self.channels), ("VECTORS", self.channels / self.lanes()), ("LINES", LINES)])
+            + &counts(&[("CHANNELS", self.channels), ("VECTORS", self.channels / self.lanes())])
             + &format!("const int LANES = {};\ntypedef {} ELEMENT;\n", self.lanes(), c_type(self.ty))
     }
 
@@ -251,6 +271,48 @@ impl Sizes<'_> {
         plans
     }
 
+    /// Positions of an axis at which the bins of a pixel may begin, one more than there are pixels in the largest map.
+    fn pixels(&self, axis: usize) -> usize {
+        self.maps.iter().map(|map| map[axis]).max().unwrap_or(0) + 1
+    }
+
+    fn table_len(&self) -> usize {
+        (0..2).map(|axis| self.pixels(axis) + 2 * self.most_taps(axis)).sum()
+    }
+
+    /// Constants of texts that know tables.
+    fn table_constants(&self) -> String {
+        let [down, across] = [0, 1].map(|axis| self.pixels(axis));
+        counts(&[("TABLE", self.table_len()), ("PIXELS", down + across), ("PIXELS_DOWN", down)])
+    }
+
+    /// The bins that read each pixel of each region's map.
+    fn tables(&self, work: &mut Work, plans: Operand) -> Operand {
+        let tables = work.scratch(self.rois * self.table_len());
+        let text = self.constants() + &self.table_constants() + BY_PIXELS;
+        let parameters = vec![self.plans_input(), output("tables", self.rois * self.table_len())];
+        let count = self.rois * (self.pixels(0) + self.pixels(1));
+        work.launch(for_each("bins_by_pixels", parameters, count, &text), [plans, tables]);
+        tables
+    }
+
+    /// Tiles of a map, down and across.
+    fn tiles(&self, map: usize) -> [usize; 2] {
+        [0, 1].map(|axis| self.maps[map][axis].div_ceil(TILE[axis]))
+    }
+
+    /// Words of the lists of a map's tiles.
+    fn lists_len(&self, map: usize) -> usize {
+        let [down, across] = self.tiles(map);
+        self.batch * down * across * (self.rois + 1)
+    }
+
+    /// Constants of texts that know the tiles of a map.
+    fn tile_constants(&self, map: usize) -> String {
+        let [down, across] = self.tiles(map);
+        counts(&[("TILES_DOWN", down), ("TILES_ACROSS", across), ("LINES", TILE[0]), ("COLUMNS", TILE[1])])
+    }
+
     fn plans_input(&self) -> Parameter {
         input("plans", self.rois * self.plan_len())
     }
@@ -269,12 +331,8 @@ pub(crate) fn align(op: &RoiAlign, types: &[&TensorType]) -> Work {
     let mut work = Work::new("features of regions", 1);
     let plans = of.plans(&mut work, maps.len());
     let name = |map: usize| format!("map{map}");
-    let text = of.constants()
-        + &of.sides()
-        + &by_level("map_of", "const ELEMENT*", (0..maps.len()).map(name))
-        + FEATURES
-        + TAPS
-        + SUM_TAPS;
+    let text =
+        of.constants() + &of.sides() + &by_level("map_of", "const ELEMENT*", (0..maps.len()).map(name)) + FEATURES;
     let own = (0..maps.len()).map(|map| Parameter::input(name(map), of.ty, of.map_len(map)));
     let parameters = own.chain([of.plans_input(), Parameter::output("features", of.ty, of.features())]).collect();
     let operands: Vec<Operand> = (0..maps.len()).map(Operand::Input).chain([plans, Operand::Output(0)]).collect();
@@ -282,18 +340,23 @@ pub(crate) fn align(op: &RoiAlign, types: &[&TensorType]) -> Work {
     work
 }
 
-/// Where elements of the map `level` look for their regions.
-fn gather(of: &Sizes<'_>, level: usize, stripes: usize) -> Kernel {
+/// The regions of each tile of the map `level`.
+fn list(of: &Sizes<'_>, level: usize) -> Kernel {
+    let [down, across] = of.tiles(level);
+    let constants = of.constants() + &of.tile_constants(level) + &counts(&[("LEVEL", level), ("THREADS", LISTING)]);
+    let parameters = vec![of.plans_input(), output("lists", of.lists_len(level))];
+    by_blocks("list_regions", parameters, of.batch * down * across, LISTING, &(constants + LIST))
+}
+
+/// Sums of each pixel of the map `level`.
+fn gather(of: &Sizes<'_>, level: usize) -> Kernel {
     let [height, width] = of.maps[level];
-    let text = of.constants()
-        + &counts(&[("HEIGHT", height), ("WIDTH", width), ("STRIPES", stripes)])
-        + GATHER
-        + TAPS
-        + SUM_BINS;
+    let constants = of.constants() + &of.table_constants() + &of.tile_constants(level);
+    let text = constants + &counts(&[("HEIGHT", height), ("WIDTH", width)]) + GATHER;
     let parameters = vec![
         Parameter::input("dy", of.ty, of.features()),
-        of.plans_input(),
-        input("lists", of.batch * stripes * (of.rois + 1)),
+        input("tables", of.rois * of.table_len()),
+        input("lists", of.lists_len(level)),
         Parameter::output("dx", of.ty, of.map_len(level)),
     ];
     for_each("roi_align_grad", parameters, of.map_len(level) / of.lanes(), &text)
@@ -311,14 +374,11 @@ pub(crate) fn align_grad(op: &RoiAlignGrad, types: &[&TensorType]) -> Work {
     };
     let mut work = Work::new("gradient of features of regions", op.maps.len());
     let plans = of.plans(&mut work, 1);
+    let tables = of.tables(&mut work, plans);
     for level in 0..op.maps.len() {
-        let stripes = op.maps[level][0].div_ceil(LINES);
-        let words = of.batch * stripes * (of.rois + 1);
-        let lists = work.scratch(words);
-        let text = of.constants() + &counts(&[("STRIPES", stripes), ("LEVEL", level), ("THREADS", LISTING)]) + LIST;
-        let parameters = vec![of.plans_input(), output("lists", words)];
-        work.launch(by_blocks("list_regions", parameters, of.batch * stripes, LISTING, &text), [plans, lists]);
-        work.launch(gather(&of, level, stripes), [Operand::Input(0), plans, lists, Operand::Output(level)]);
+        let lists = work.scratch(of.lists_len(level));
+        work.launch(list(&of, level), [plans, lists]);
+        work.launch(gather(&of, level), [Operand::Input(0), tables, lists, Operand::Output(level)]);
     }
     work
 }

@@ -1,50 +1,55 @@
-//! Suppression, an image a block. Hard: sorted candidates in chunks, each candidate against the kept boxes, then against those of its
-//! chunk. Soft: rounds that decay the scores of a group and look for the best one.
+//! Suppression. Hard: boxes lie by segments, which are the groups of an image, or the image where labels are the groups; a segment a block. Its
+//! candidates, in the order of their scores, go in chunks, each one against the kept boxes, then against those of its chunk; what segments
+//! keep is merged. Soft: rounds that decay the scores of a group and look for the best one, an image a block.
 
 use super::{
     IOU, ORDERED, Work, by_blocks, check, counts, flags, float_input, float_output, floats, for_each, input, output,
     report,
 };
-use crate::kernels::sort::sort;
+use crate::kernels::sort::{merge, sort};
 use crate::kgen::{Operand, Parameter};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 
 const THREADS: usize = 256;
 
-/// Whether the box `i`, number `at` of the image `b`, is a candidate.
+/// Whether the box `at` of the image `b` is a candidate.
 const CANDIDATE: &str = "\
-const u32 b = i / BOXES, at = i % BOXES;
-const float* const own = boxes + i * 4u;
-const float score = scores[i];
+const float* const own = boxes + (b * BOXES + at) * 4u;
+const float score = scores[b * BOXES + at];
 const bool is_large = !HAS_LEAST || (own[2] - own[0] >= LEAST && own[3] - own[1] >= LEAST);
 const bool is_candidate = at < valid && score > FLOOR && is_large;
 ";
 
-/// A chunk has a candidate for each thread. `hits` has a bit for each earlier candidate of the chunk that drops this one.
+/// Leaves the keys of kept boxes, in their order. `hits` has a bit for each earlier candidate of the chunk that drops this one.
 const HARD: &str = "\
-__shared__ float chunk[THREADS * 4u];
-__shared__ int groups[THREADS];
+__shared__ float chunk[THREADS * 4u], kept[THREADS * 4u];
+__shared__ int groups[THREADS], kept_groups[THREADS];
 __shared__ bool dropped[THREADS];
-__shared__ u32 hits[THREADS * WORDS], chosen[WORDS], kept;
-const u32 b = blockIdx.x, t = threadIdx.x;
-const u64* const own_keys = (const u64*)keys + b * BOXES;
+__shared__ u32 hits[THREADS * WORDS], chosen[WORDS], new_count;
+const u32 b = blockIdx.x / SEGMENTS, t = threadIdx.x;
+u64* const own_keys = (u64*)keys + blockIdx.x * LENGTH;
 u32 count = 0;
-for (u32 start = 0; start < BOXES && count < MOST && own_keys[start] != ~0ull; start += THREADS) {
-    const u64 key = start + t < BOXES ? own_keys[start + t] : ~0ull;
-    const bool is_candidate = key != ~0ull;
-    const u32 at = is_candidate ? (u32)key : 0u;
-    const float* const own = boxes + (b * BOXES + at) * 4u;
-    const int group = group_of(b, at);
-    for (u32 c = 0; c < 4u; ++c) chunk[t * 4u + c] = own[c];
+for (u32 start = 0; start < LENGTH && count < MOST && own_keys[start] != ~0ull; start += THREADS) {
+    const u64 key = start + t < LENGTH ? own_keys[start + t] : ~0ull;
+    const u32 at = key != ~0ull ? (u32)key : 0u;
+    const int group = label_of(b, at);
+    float own[4];
+    for (u32 c = 0; c < 4u; ++c) chunk[t * 4u + c] = own[c] = boxes[(b * BOXES + at) * 4u + c];
     groups[t] = group;
-    bool is_dropped = !is_candidate;
-    for (u32 k = 0; k < count && !is_dropped; ++k) {
-        const u32 other = (u32)kept_boxes[b * MOST + k];
-        is_dropped = group_of(b, other) == group && iou(boxes + (b * BOXES + other) * 4u, own) > LIMIT;
+    bool is_dropped = key == ~0ull;
+    for (u32 first = 0; first < count; first += THREADS) {
+        if (first + t < count) {
+            const u32 other = (u32)own_keys[first + t];
+            for (u32 c = 0; c < 4u; ++c) kept[t * 4u + c] = boxes[(b * BOXES + other) * 4u + c];
+            kept_groups[t] = label_of(b, other);
+        }
+        __syncthreads();
+        const u32 others = first + THREADS < count ? THREADS : count - first;
+        for (u32 k = 0; k < others && !is_dropped; ++k)
+            is_dropped = kept_groups[k] == group && iou(kept + k * 4u, own) > LIMIT;
+        __syncthreads();
     }
-    dropped[t] = is_dropped;
-    if (t < WORDS) chosen[t] = 0u;
     __syncthreads();
     for (u32 word = 0; word < WORDS; ++word) {
         u32 bits = 0u;
@@ -54,27 +59,48 @@ for (u32 start = 0; start < BOXES && count < MOST && own_keys[start] != ~0ull; s
         }
         hits[t * WORDS + word] = bits;
     }
-    __syncthreads();
-    if (t == 0u) {
-        for (u32 own_slot = 0; own_slot < THREADS && count < MOST; ++own_slot) {
-            u32 common = dropped[own_slot];
-            for (u32 word = 0; word < WORDS; ++word) common |= hits[own_slot * WORDS + word] & chosen[word];
-            if (common != 0u) continue;
-            chosen[own_slot / 32u] |= 1u << own_slot % 32u;
-            kept_boxes[b * MOST + count++] = (int)(u32)own_keys[start + own_slot];
+    const u32 before = count;
+    for (u32 word = 0; word < WORDS; ++word) {
+        if (t / 32u == word) {
+            for (u32 earlier = 0; earlier < word; ++earlier) is_dropped |= (hits[t * WORDS + earlier] & chosen[earlier]) != 0u;
+            dropped[t] = is_dropped;
         }
-        kept = count;
+        __syncthreads();
+        if (t == 0u) {
+            u32 own_bits = 0u;
+            for (u32 bit = 0; bit < 32u; ++bit) {
+                const u32 slot = word * 32u + bit;
+                const bool is_chosen = count < MOST && !dropped[slot] && (hits[slot * WORDS + word] & own_bits) == 0u;
+                own_bits |= (is_chosen ? 1u : 0u) << bit;
+                count += is_chosen ? 1u : 0u;
+            }
+            chosen[word] = own_bits;
+            new_count = count;
+        }
+        __syncthreads();
+        count = new_count;
+    }
+    if ((chosen[t / 32u] >> t % 32u & 1u) != 0u) {
+        u32 to = before + __popc(chosen[t / 32u] & (1u << t % 32u) - 1u);
+        for (u32 word = 0; word < t / 32u; ++word) to += __popc(chosen[word]);
+        own_keys[to] = key;
     }
     __syncthreads();
-    count = kept;
 }
-for (u32 k = t; k < MOST; k += THREADS) {
-    const u32 at = k < count ? (u32)kept_boxes[b * MOST + k] : 0u;
-    rows[b * MOST + k] = k < count ? (int)(at / COLUMNS) : 0;
-    groups_of_rows[b * MOST + k] = k < count ? group_of(b, at) : 0;
-    kept_scores[b * MOST + k] = k < count ? scores[b * BOXES + at] : 0.0f;
-}
-if (t == 0u) kept_counts[b] = (int)count;
+for (u32 k = count + t; k < LENGTH; k += THREADS) own_keys[k] = ~0ull;
+";
+
+/// What is kept of the keys of an image, the box `k` of the image `b`.
+const KEPT: &str = "\
+const u32 b = i / MOST, k = i % MOST;
+const u64* const own_keys = (const u64*)keys + b * SEGMENTS * LENGTH;
+const auto is_kept = [=](u32 number) { return number < SEGMENTS * LENGTH && own_keys[number] != ~0ull; };
+const u32 at = is_kept(k) ? (u32)own_keys[k] : 0u;
+rows[i] = (int)(at / COLUMNS);
+groups_of_rows[i] = is_kept(k) ? group_of(b, at) : 0;
+kept_scores[i] = is_kept(k) ? scores[b * BOXES + at] : 0.0f;
+if (k == 0u && !is_kept(0u)) kept_counts[b] = 0;
+if (is_kept(k) && (k + 1u == MOST || !is_kept(k + 1u))) kept_counts[b] = (int)k + 1;
 ";
 
 /// `present` has the scores as they are now: none where a box is no candidate, or none any more.
@@ -150,6 +176,37 @@ fn group_of(groups: &BoxGroups) -> String {
     format!("const auto group_of = [=](u32 b, u32 at) -> int {{ return {group}; }};\n")
 }
 
+/// Boxes of an image by segments, all of one length, the last of them empty where a group has fewer boxes.
+struct Segments {
+    count: usize,
+    length: usize,
+    /// Text that finds the box `at` at the position `number` of the segment `segment`, or goes on with `SKIP` where there is none.
+    text: String,
+}
+
+impl Segments {
+    fn new(groups: &BoxGroups, rows: usize, columns: usize) -> Segments {
+        let at = |text: &str| format!("const u32 at = {text};\n");
+        match groups {
+            BoxGroups::One | BoxGroups::Labels => Segments { count: 1, length: rows, text: at("number") },
+            BoxGroups::Columns => Segments { count: columns, length: rows, text: at("number * COLUMNS + segment") },
+            BoxGroups::Ranges(ends) => {
+                let starts = [0].into_iter().chain(ends.iter().copied());
+                let longest = ends.iter().zip(starts.clone()).map(|(end, start)| end - start).max().unwrap_or(0);
+                let pick = |values: Vec<usize>| {
+                    let (last, others) = values.split_last().expect("there is a group");
+                    let others =
+                        others.iter().enumerate().map(|(group, value)| format!("segment == {group}u ? {value}u : "));
+                    others.collect::<String>() + &format!("{last}u")
+                };
+                let (start, end) = (pick(starts.take(ends.len()).collect()), pick(ends.clone()));
+                let text = at(&format!("({start}) + number")) + &format!("if (at >= ({end})) {{ SKIP }}\n");
+                Segments { count: ends.len(), length: longest, text }
+            }
+        }
+    }
+}
+
 pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
     let mut work = Work::new("suppression by images", 4);
     let (batch, rows, columns) = (types[0].shape[0], types[0].shape[1], op.columns(types[0]));
@@ -158,8 +215,10 @@ pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
         Suppression::Hard { iou } => (false, iou.0, 1.0),
         Suppression::Gaussian { sigma, floor } => (true, floor.0, sigma.0),
     };
+    let segments = Segments::new(&op.groups, rows, columns);
+    let keys = batch * segments.count * segments.length;
     let constants = counts(&[("BOXES", boxes), ("COLUMNS", columns), ("MOST", most), ("THREADS", THREADS)])
-        + &counts(&[("WORDS", THREADS / 32)])
+        + &counts(&[("SEGMENTS", segments.count), ("LENGTH", segments.length), ("WORDS", THREADS / 32)])
         + &floats(&[("EXTRA", op.extra()), ("EPS", 0.0), ("LIMIT", limit), ("SIGMA", sigma)])
         + &floats(&[("NONE", f64::NEG_INFINITY)]);
     let boxes_input = || float_input("boxes", batch * boxes * 4);
@@ -167,53 +226,69 @@ pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
     let scores = Operand::Input(1);
 
     // Candidates: keys in the order of their scores, or scores.
-    let candidates = work.scratch(batch * boxes * if is_soft { 1 } else { 2 });
+    let candidates = work.scratch(if is_soft { batch * boxes } else { 2 * keys });
     let (mut parameters, mut operands) = (vec![boxes_input(), scores_input()], vec![Operand::Input(0), scores]);
     let mut valid = "const u32 valid = BOXES;\n".to_owned();
     if let Some(count_input) = op.count_input(types.len()) {
         parameters.extend([input("counts", batch), report()]);
         operands.extend([Operand::Input(count_input), work.reporting(rows + 1)]);
-        valid = "int index = counts[i / BOXES];\n".to_owned()
-            + &check(rows + 1, "i / BOXES", "index = 0")
+        valid = "int index = counts[b];\n".to_owned()
+            + &check(rows + 1, "b", "index = 0")
             + "const u32 valid = (u32)index * COLUMNS;\n";
     }
     let least = op.min_size.map_or(0.0, |least| least.0);
     let floor = op.score_floor.map_or(f64::NEG_INFINITY, |floor| floor.0);
-    let text = constants.clone()
+    let head = constants.clone()
         + &flags(&[("HAS_LEAST", op.min_size.is_some())])
         + &floats(&[("LEAST", least), ("FLOOR", floor)])
-        + ORDERED
-        + &valid
-        + CANDIDATE;
+        + ORDERED;
     operands.push(candidates);
     if is_soft {
         parameters.push(float_output("present", batch * boxes));
+        let text = head + "const u32 b = i / BOXES, at = i % BOXES;\n" + &valid + CANDIDATE;
         let text = text + "present[i] = is_candidate ? score : NONE;\n";
         work.launch(for_each("suppression_scores", parameters, batch * boxes, &text), operands);
     } else {
-        parameters.push(output("keys", batch * boxes * 2));
+        parameters.push(output("keys", 2 * keys));
+        let own = "const u32 number = i % LENGTH, segment = i / LENGTH % SEGMENTS, b = i / LENGTH / SEGMENTS;\n";
+        let at = segments.text.replace("SKIP", "((u64*)keys)[i] = ~0ull; continue;");
+        let text = head + own + &valid + &at + CANDIDATE;
         let text = text + "((u64*)keys)[i] = is_candidate ? (u64)~ordered(score) << 32 | at : ~0ull;\n";
-        work.launch(for_each("suppression_keys", parameters, batch * boxes, &text), operands);
+        work.launch(for_each("suppression_keys", parameters, keys, &text), operands);
     }
 
     let (mut parameters, mut operands): (Vec<Parameter>, _) = (vec![boxes_input()], vec![Operand::Input(0)]);
+    let mut labels = (vec![], vec![]);
     if op.groups == BoxGroups::Labels {
-        parameters.push(input("labels", batch * boxes));
-        operands.push(Operand::Input(2));
+        labels = (vec![input("labels", batch * boxes)], vec![Operand::Input(2)]);
     }
+    parameters.extend(labels.0.clone());
+    operands.extend(labels.1.clone());
+    let results = || {
+        let of_rows = ["rows", "groups_of_rows"].map(|name| output(name, batch * most)).into_iter();
+        of_rows.chain([float_output("kept_scores", batch * most), output("kept_counts", batch)])
+    };
     if is_soft {
         parameters.push(float_output("present", batch * boxes));
         operands.push(candidates);
-    } else {
-        let sorted = sort(&mut work, candidates, batch, boxes);
-        let kept = work.scratch(batch * most);
-        parameters.extend([scores_input(), input("keys", batch * boxes * 2), output("kept_boxes", batch * most)]);
-        operands.extend([scores, sorted, kept]);
+        parameters.extend(results());
+        operands.extend((0..4).map(Operand::Output));
+        let text = constants + IOU + &group_of(&op.groups) + SOFT;
+        work.launch(by_blocks("suppress", parameters, batch, THREADS, &text), operands);
+        return work;
     }
-    parameters.extend(["rows", "groups_of_rows"].map(|name| output(name, batch * most)));
-    parameters.extend([float_output("kept_scores", batch * most), output("kept_counts", batch)]);
-    operands.extend((0..4).map(Operand::Output));
-    let text = constants + IOU + &group_of(&op.groups) + if is_soft { SOFT } else { HARD };
-    work.launch(by_blocks("suppress", parameters, batch, THREADS, &text), operands);
+    let sorted = sort(&mut work, candidates, batch * segments.count, segments.length);
+    parameters.push(output("keys", 2 * keys));
+    operands.push(sorted);
+    let label = if op.groups == BoxGroups::Labels { "labels[b * BOXES + at]" } else { "0" };
+    let label = format!("const auto label_of = [=](u32 b, u32 at) -> int {{ return {label}; }};\n");
+    let text = constants.clone() + IOU + &label + HARD;
+    work.launch(by_blocks("suppress", parameters, batch * segments.count, THREADS, &text), operands);
+    let merged = merge(&mut work, sorted, batch, segments.count * segments.length, segments.length);
+
+    let parameters = [scores_input(), input("keys", 2 * keys)].into_iter().chain(labels.0).chain(results()).collect();
+    let operands = [scores, merged].into_iter().chain(labels.1).chain((0..4).map(Operand::Output));
+    let text = constants + &group_of(&op.groups) + KEPT;
+    work.launch(for_each("kept_boxes", parameters, batch * most, &text), operands.collect::<Vec<_>>());
     work
 }

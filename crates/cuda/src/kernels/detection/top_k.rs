@@ -12,7 +12,7 @@ use bessemer_ir::ops::index::TopK;
 const DIGITS: [[usize; 2]; 3] = [[21, 11], [10, 11], [0, 10]];
 const BINS: usize = 1 << 11;
 /// Neighbouring elements that one thread collects.
-const CHUNK: usize = 512;
+const CHUNK: usize = 128;
 const THREADS: usize = 256;
 /// Elements of a row that one block counts.
 const PART: usize = 64 * THREADS;
@@ -34,15 +34,25 @@ for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS)
     if (own_bins[bin] != 0) atomicAdd(bins + row * BINS + bin, own_bins[bin]);
 ";
 
-/// The bin `i` in which the last wanted element is goes to the bounds `next`.
+/// The bin in which the last wanted element of a row is goes to the bounds `next`. A block has a row, a thread neighbouring bins.
 const NARROW: &str = "\
-const u32 row = i / BINS, digit = i % BINS;
+__shared__ int sums[THREADS];
+const u32 row = blockIdx.x, first = threadIdx.x * OWN_BINS;
+const int* const own = bins + row * BINS + first;
 const int wanted = IS_FIRST ? (int)K : bounds[2u * row + 1u];
 int above = 0;
-for (u32 bin = digit + 1u; bin < BINS; ++bin) above += bins[row * BINS + bin];
-if (above >= wanted || above + bins[i] < wanted) continue;
-next[2u * row] = (int)((IS_FIRST ? 0u : (u32)bounds[2u * row]) | digit << SHIFT);
-next[2u * row + 1u] = wanted - above;
+for (u32 bin = 0; bin < OWN_BINS; ++bin) above += own[bin];
+sums[threadIdx.x] = above;
+__syncthreads();
+above = 0;
+for (u32 thread = threadIdx.x + 1u; thread < THREADS; ++thread) above += sums[thread];
+for (u32 bin = OWN_BINS; bin-- > 0u;) {
+    if (above < wanted && above + own[bin] >= wanted) {
+        next[2u * row] = (int)((IS_FIRST ? 0u : (u32)bounds[2u * row]) | first + bin << SHIFT);
+        next[2u * row + 1u] = wanted - above;
+    }
+    above += own[bin];
+}
 ";
 
 /// Elements of the chunk `i` above the bound of its row, and at it.
@@ -59,13 +69,29 @@ found[2u * i] = above;
 found[2u * i + 1u] = equal;
 ";
 
-/// What chunks have, as sums of the chunks before.
+/// What chunks have, as sums of the chunks before. A block has a row, a thread neighbouring chunks.
 const SUM: &str = "\
+__shared__ int sums[2u * THREADS];
+const u32 each = (CHUNKS + THREADS - 1u) / THREADS, first = threadIdx.x * each;
+const u32 end = first + each < CHUNKS ? first + each : CHUNKS;
+int* const own = found + 2u * CHUNKS * blockIdx.x;
 int above = 0, equal = 0;
-for (u32 chunk = i * CHUNKS; chunk < (i + 1u) * CHUNKS; ++chunk) {
-    const int own_above = found[2u * chunk], own_equal = found[2u * chunk + 1u];
-    found[2u * chunk] = above;
-    found[2u * chunk + 1u] = equal;
+for (u32 chunk = first; chunk < end; ++chunk) {
+    above += own[2u * chunk];
+    equal += own[2u * chunk + 1u];
+}
+sums[2u * threadIdx.x] = above;
+sums[2u * threadIdx.x + 1u] = equal;
+__syncthreads();
+above = equal = 0;
+for (u32 thread = 0; thread < threadIdx.x; ++thread) {
+    above += sums[2u * thread];
+    equal += sums[2u * thread + 1u];
+}
+for (u32 chunk = first; chunk < end; ++chunk) {
+    const int own_above = own[2u * chunk], own_equal = own[2u * chunk + 1u];
+    own[2u * chunk] = above;
+    own[2u * chunk + 1u] = equal;
     above += own_above;
     equal += own_equal;
 }
@@ -100,7 +126,7 @@ pub(crate) fn top_k(op: &TopK, x: &TensorType) -> Result<Work, OpError> {
     let x = Operand::Input(0);
     let x_input = || float_input("x", elements);
     let constants = counts(&[("N", n), ("K", k), ("BINS", BINS), ("CHUNK", CHUNK), ("CHUNKS", chunks)])
-        + &counts(&[("THREADS", THREADS), ("PARTS", parts)])
+        + &counts(&[("THREADS", THREADS), ("PARTS", parts), ("OWN_BINS", BINS / THREADS)])
         + ORDERED;
 
     for [shift, bits] in DIGITS {
@@ -111,7 +137,7 @@ pub(crate) fn top_k(op: &TopK, x: &TensorType) -> Result<Work, OpError> {
         let histogram = by_blocks("histogram", parameters, rows * parts, THREADS, &(own.clone() + HISTOGRAM));
         work.launch(histogram, [x, bounds, bins]);
         let parameters = vec![input("bins", rows * BINS), input("bounds", rows * 2), output("next", rows * 2)];
-        work.launch(for_each("narrow", parameters, rows * BINS, &(own + NARROW)), [bins, bounds, next]);
+        work.launch(by_blocks("narrow", parameters, rows, THREADS, &(own + NARROW)), [bins, bounds, next]);
         (bounds, next) = (next, bounds);
     }
     let bounds_input = || input("bounds", rows * 2);
@@ -119,7 +145,7 @@ pub(crate) fn top_k(op: &TopK, x: &TensorType) -> Result<Work, OpError> {
     let count = for_each("count_largest", parameters, rows * chunks, &(constants.clone() + COUNT));
     work.launch(count, [x, bounds, found]);
     let parameters = vec![output("found", rows * chunks * 2)];
-    work.launch(for_each("sum_largest", parameters, rows, &(constants.clone() + SUM)), [found]);
+    work.launch(by_blocks("sum_largest", parameters, rows, THREADS, &(constants.clone() + SUM)), [found]);
     let parameters = vec![x_input(), bounds_input(), input("found", rows * chunks * 2), output("keys", rows * k * 2)];
     let collect = for_each("collect_largest", parameters, rows * chunks, &(constants.clone() + COLLECT));
     work.launch(collect, [x, bounds, found, keys]);
