@@ -390,7 +390,7 @@ impl Graph {
     }
 
     fn intern(&mut self, path: String) -> u32 {
-        match self.paths.iter().position(|p| *p == path) {
+        match self.paths.iter().rposition(|p| *p == path) {
             Some(index) => index as u32,
             None => {
                 self.paths.push(path);

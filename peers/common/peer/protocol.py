@@ -4,6 +4,7 @@ An adapter calls `main(load)`, where `load(request)` imports the framework and g
 """
 
 import json
+import math
 import os
 import sys
 import traceback
@@ -195,5 +196,8 @@ def run(request, peer, work):
     answer = {"options": options, "step_ms": timed.step_ms(), "window_s": timed.seconds(),
               "peak_memory_bytes": peer.peak_memory_bytes(request)}
     if request.trains:
+        for number, loss in enumerate(timed.results, 1):
+            if not math.isfinite(loss):
+                raise ArithmeticError(f"the loss of step {number} of {len(timed.results)} is {loss}")
         answer["losses"] = timed.results
     return answer

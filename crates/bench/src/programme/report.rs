@@ -154,7 +154,12 @@ fn steps(outcomes: &[Outcome], text: &mut String) {
             of.precision.clone(),
             of.steps.to_string(),
             format!("{:.1e}", of.difference),
-            if of.is_repeatable { "yes" } else { "no" }.to_owned(),
+            match of.is_repeatable {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "measured further algorithms",
+            }
+            .to_owned(),
         ]
     };
     table(text, ["model", "precision", "steps", "difference", "repeatable"], found.into_iter().map(row));

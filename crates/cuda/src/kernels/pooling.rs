@@ -6,6 +6,7 @@ use crate::kgen::{Kernel, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::conv::Window;
 use bessemer_ir::ops::pool::Geometry;
+use std::ops::RangeInclusive;
 
 /// `body` for each element of the window at `at`, whose position along the axis is called `name`.
 fn for_window(name: &str, at: &str, window: &Window, body: &str) -> String {
@@ -36,6 +37,26 @@ fn for_windows(name: &str, at: &str, window: &Window, body: &str) -> String {
 /// Where the channels from `c3` on at `(row, col)` of an image lie, of the side of the input or of the output.
 fn position(height: usize, width: usize, channels: usize, row: &str, col: &str) -> String {
     format!("((c0 * {height}u + {row}) * {width}u + {col}) * {channels}u + c3")
+}
+
+/// Windows in which the elements of a block lie that is as long as windows are apart, from the block's own number on.
+fn windows_of_blocks(window: &Window) -> RangeInclusive<isize> {
+    let [kernel, stride, low] = [window.kernel, window.stride, window.low].map(|size| size as isize);
+    -((kernel - 1 - low).div_euclid(stride))..=(stride - 1 + low).div_euclid(stride)
+}
+
+/// Where the element `at` of a block lies in the window that is so far from the block's own number, if it lies in it.
+fn place_of(window: &Window, at: usize, distance: isize) -> Option<usize> {
+    let place = (at + window.low) as isize - distance * window.stride as isize;
+    usize::try_from(place).ok().filter(|place| *place < window.kernel)
+}
+
+/// Neighbouring channels of a thread that has a block of elements for each.
+fn lanes_of_blocks(ty: DType, of: &Geometry) -> usize {
+    const MOST: usize = 32;
+    let most = (MOST / (of.height.stride * of.width.stride)).max(1);
+    let fits = |lanes: &usize| *lanes <= most && lanes * ty.size() <= 16 && of.channels.is_multiple_of(*lanes);
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
 /// How a kernel goes through the channels of an image.
@@ -116,6 +137,58 @@ impl<'a> Form<'a> {
         for_window("row", "c1", &self.of.height, &for_window("col", "c2", &self.of.width, &inner))
     }
 
+    /// The gradient of `x` by blocks of as many rows and columns as windows are apart, which all lie alike in the windows around them: a
+    /// thread reads each of these windows once.
+    fn gather_places(&self, place_type: DType) -> Kernel {
+        let Geometry { height, width, batch, channels } = self.of;
+        let form = Form { lanes: lanes_of_blocks(self.ty, self.of), ..*self };
+        let (lanes, each) = (form.lanes, channels / form.lanes);
+        let [rows, cols] = [height, width].map(|window| window.input.div_ceil(window.stride));
+        let mut text = format!(
+            "const u32 c3 = v % {each}u * {lanes}u;\n\
+             const u32 c2 = v / {each}u % {cols}u, c1 = v / {over_cols}u % {rows}u, c0 = v / {over_rows}u;\n",
+            over_cols = each * cols,
+            over_rows = each * cols * rows
+        );
+        let elements = || (0..height.stride).flat_map(|down| (0..width.stride).map(move |across| (down, across)));
+        for (down, across) in elements() {
+            text += &form.filled(&format!("result_{down}_{across}"), "0.0f");
+        }
+        for down in windows_of_blocks(height) {
+            for across in windows_of_blocks(width) {
+                let at = form.at_y("row", "col");
+                let mut window = form.load_as(place_type, "place", "places", &at) + &form.load("given", "dy", &at);
+                for (a, b) in elements() {
+                    let inside = [place_of(height, a, down), place_of(width, b, across)];
+                    let [Some(in_row), Some(in_col)] = inside else { continue };
+                    let own = in_row * width.kernel + in_col;
+                    window += &form.each(&format!("if (place[k] == {own}.0f) result_{a}_{b}[k] += given[k];\n"));
+                }
+                text += &format!(
+                    "{{\n    const u32 row = c1 + (u32){down}, col = c2 + (u32){across};\n    \
+                     if (row < {}u && col < {}u) {{\n{}    }}\n}}\n",
+                    height.output,
+                    width.output,
+                    indented(&indented(&window))
+                );
+            }
+        }
+        let c_type = c_type(self.ty);
+        for (a, b) in elements() {
+            let (row, col) = (format!("(c1 * {}u + {a}u)", height.stride), format!("(c2 * {}u + {b}u)", width.stride));
+            text += &format!(
+                "if ({row} < {}u && {col} < {}u) store<{c_type}, {lanes}>(dx + {}, result_{a}_{b});\n",
+                height.input,
+                width.input,
+                form.at_x(&row, &col)
+            );
+        }
+        let (x, y) = sizes(self.of);
+        let inputs = [Parameter::input("places", place_type, y), form.input("dy", y)];
+        let parameters = inputs.into_iter().chain([Parameter::output("dx", self.ty, x)]).collect();
+        for_vectors("max_pool_grad", parameters, batch * rows * cols * each, &text)
+    }
+
     /// `body` for each window `(row, col)` of the output in which the element `(c1, c2)` of the input lies.
     fn over_windows(&self, body: &str) -> String {
         for_windows("row", "c1", &self.of.height, &for_windows("col", "c2", &self.of.width, body))
@@ -158,18 +231,7 @@ pub(crate) fn max_grad(ty: DType, of: &Geometry) -> MaxGrad {
         + &form.over_elements(&form.each(&first));
     let inputs = vec![form.input("x", x), form.input("maxima", y)];
     let places = form.over_y("max_pool_places", inputs, place_type, &text);
-    let at = form.at_y("row", "col");
-    let window = [
-        form.load_as(place_type, "place", "places", &at),
-        format!("const float own = {place};\nbool is_any = false;\n"),
-        form.each("is_any |= place[k] == own;\n"),
-        "if (!is_any) continue;\n".to_owned(),
-        form.load("given", "dy", &at),
-        form.each("if (place[k] == own) result[k] += given[k];\n"),
-    ];
-    let text = form.filled("result", "0.0f") + &form.over_windows(&window.concat());
-    let inputs = vec![Parameter::input("places", place_type, y), form.input("dy", y)];
-    MaxGrad { places, gather: form.over_x("max_pool_grad", inputs, &text), place_type }
+    MaxGrad { places, gather: form.gather_places(place_type), place_type }
 }
 
 /// Elements of the window `(row, col)` that lie in the input, or all of it, as a number called `count`.

@@ -35,7 +35,7 @@ impl Fuser<'_> {
         let live = crate::passes::simplify::live_nodes(self.graph);
         let mut units: Vec<(Unit, NodeId, Vec<NodeId>)> = Vec::new();
         for id in self.graph.ids() {
-            let inside = self.is_inner(id) || self.cluster_of.contains_key(&id);
+            let inside = self.is_inner(id) || self.cluster_of[id.index()].is_some();
             if live[id.index()] && !inside {
                 units.push((Unit::Node(id), id, self.graph.node(id).inputs.iter().map(|v| v.node).collect()));
             }
@@ -161,7 +161,7 @@ impl Fuser<'_> {
                 || other.producer.is_some_and(|n| self.graph.node(n).inputs.contains(&value(producer)))
         });
         let by_node =
-            self.consumers[producer.index()].iter().any(|c| !self.is_inner(*c) && !self.cluster_of.contains_key(c));
+            self.consumers[producer.index()].iter().any(|c| !self.is_inner(*c) && self.cluster_of[c.index()].is_none());
         by_cluster || by_node || self.is_result.contains(&value(producer))
     }
 }

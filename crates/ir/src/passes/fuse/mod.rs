@@ -116,8 +116,8 @@ struct Fuser<'a> {
     /// Nodes that fusions compute and write to memory.
     stored: Vec<bool>,
     clusters: Vec<Cluster>,
-    /// Cluster of each root and producer.
-    cluster_of: HashMap<NodeId, usize>,
+    /// Cluster of each node, of those that are roots and producers.
+    cluster_of: Vec<Option<usize>>,
 }
 
 fn value(node: NodeId) -> Value {
@@ -146,7 +146,7 @@ impl<'a> Fuser<'a> {
             in_accumulation: graph.accumulation_phase(),
             stored: vec![false; graph.len()],
             clusters: Vec::new(),
-            cluster_of: HashMap::new(),
+            cluster_of: vec![None; graph.len()],
         }
     }
 
@@ -358,12 +358,13 @@ impl<'a> Fuser<'a> {
     /// Whether `node` depends on `on` in the graph as it was before fusing.
     fn depends(&self, node: NodeId, on: NodeId) -> bool {
         let mut stack = vec![node];
-        let mut seen = HashSet::new();
+        let mut seen = vec![false; (node.index() + 1).saturating_sub(on.index())];
         while let Some(id) = stack.pop() {
             if id == on {
                 return true;
             }
-            stack.extend(self.graph.node(id).inputs.iter().map(|v| v.node).filter(|&n| n >= on && seen.insert(n)));
+            let inputs = self.graph.node(id).inputs.iter().map(|v| v.node);
+            stack.extend(inputs.filter(|&n| n >= on && !std::mem::replace(&mut seen[n.index() - on.index()], true)));
         }
         false
     }
@@ -467,7 +468,7 @@ impl<'a> Fuser<'a> {
             let candidates: BTreeSet<usize> = if self.fuse && domain.elements() > 1 {
                 let sharing = full.iter().flat_map(|leaf| readers.get(leaf).into_iter().flatten().copied());
                 sharing
-                    .chain(expression.leaves.iter().filter_map(|leaf| self.cluster_of.get(&leaf.node).copied()))
+                    .chain(expression.leaves.iter().filter_map(|leaf| self.cluster_of[leaf.node.index()]))
                     .filter(|&c| self.clusters[c].domain == domain && self.is_of_same_pass(c, root))
                     .filter(|&c| {
                         let cluster = &self.clusters[c];
@@ -497,7 +498,7 @@ impl<'a> Fuser<'a> {
             cluster.adds_whole |= adds_whole;
             cluster.inputs.extend(expression.leaves.iter().map(|v| v.node).filter(|n| !cluster.roots.contains(n)));
             cluster.roots.push(root);
-            self.cluster_of.insert(root, index);
+            self.cluster_of[root.index()] = Some(index);
             for leaf in full {
                 readers.entry(leaf).or_default().push(index);
             }
@@ -518,22 +519,24 @@ impl<'a> Fuser<'a> {
         let finished: Vec<NodeId> =
             expression.leaves.iter().filter(|leaf| !read_as_computed(leaf)).map(|leaf| leaf.node).collect();
         debug_assert_eq!(self.domain(root), domain);
-        !self.depends_on_unit(finished, |id| self.cluster_of.get(&id) == Some(&cluster))
+        !self.depends_on_unit(finished, |id| self.cluster_of[id.index()] == Some(cluster))
     }
 
     /// Whether any of `from` is, or is computed from, a node that `is_target` holds for; clusters count as one node.
     fn depends_on_unit(&self, from: Vec<NodeId>, is_target: impl Fn(NodeId) -> bool) -> bool {
         let mut stack = from;
-        let mut seen: HashSet<NodeId> = HashSet::new();
+        let mut seen = vec![false; self.graph.len()];
+        let mut is_seen_cluster = vec![false; self.clusters.len()];
         while let Some(id) = stack.pop() {
             if is_target(id) {
                 return true;
             }
-            if !seen.insert(id) {
+            if std::mem::replace(&mut seen[id.index()], true) {
                 continue;
             }
-            match self.cluster_of.get(&id) {
-                Some(&c) => stack.extend(&self.clusters[c].inputs),
+            match self.cluster_of[id.index()] {
+                Some(c) if std::mem::replace(&mut is_seen_cluster[c], true) => {}
+                Some(c) => stack.extend(&self.clusters[c].inputs),
                 None => stack.extend(self.graph.node(id).inputs.iter().map(|v| v.node)),
             }
         }
@@ -562,11 +565,11 @@ impl<'a> Fuser<'a> {
                 let others = cluster.leaves.iter().map(|v| v.node).filter(|&n| n != leaf.node).collect();
                 self.is_producer(leaf, &cluster.domain)
                     && self.is_of_same_phase(leaf.node, cluster.roots[0])
-                    && !self.cluster_of.contains_key(&leaf.node)
+                    && self.cluster_of[leaf.node.index()].is_none()
                     && !self.depends_on_unit(others, |id| id == leaf.node)
             });
             if let Some(producer) = producer {
-                self.cluster_of.insert(producer.node, index);
+                self.cluster_of[producer.node.index()] = Some(index);
                 let cluster = &mut self.clusters[index];
                 cluster.producer = Some(producer.node);
                 cluster.leaves.remove(&producer);
@@ -582,7 +585,7 @@ impl<'a> Fuser<'a> {
             let raw = value(product);
             let [cast] = self.consumers[product.index()][..] else { continue };
             let reads_raw = |cluster: &Cluster| cluster.leaves.contains(&raw);
-            if self.cluster_of.contains_key(&product)
+            if self.cluster_of[product.index()].is_some()
                 || self.is_result.contains(&raw)
                 || !self.narrows(cast)
                 || self.stored[cast.index()]
@@ -598,7 +601,9 @@ impl<'a> Fuser<'a> {
                 cluster.inputs.remove(&product);
                 cluster.inputs.insert(cast);
             }
-            self.cluster_of.extend([product, cast].map(|id| (id, self.clusters.len())));
+            for id in [product, cast] {
+                self.cluster_of[id.index()] = Some(self.clusters.len());
+            }
             self.clusters.push(Cluster {
                 domain: self.graph.shape(raw).clone(),
                 roots: vec![cast],
