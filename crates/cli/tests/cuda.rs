@@ -476,12 +476,12 @@ fn steps_are_predicted_by_the_sheet_of_a_file() {
     assert_eq!(own["measured_seconds"], 0.0);
     written(
         "fast.toml",
-        "launch_us = { value = 0.8, origin = \"estimate\" }",
+        "launch_us = { value = 3.6, origin = \"estimate\" }",
         "launch_us = { value = 0.1, origin = \"measured\" }",
     );
     let seconds = |predicted: &Value| predicted["all"]["seconds"].as_f64().unwrap();
     let launches = own["all"]["launches"].as_f64().unwrap();
-    assert!((seconds(&own) - seconds(&predicted("fast.toml")) - launches * 0.7e-6).abs() < 1e-9);
+    assert!((seconds(&own) - seconds(&predicted("fast.toml")) - launches * 3.5e-6).abs() < 1e-9);
     let text = run("").ok().out;
     for said in
         ["sheet h200: limits: NVIDIA's data sheet", "by efficiencies that were measured", ", measured", ", estimate"]
@@ -496,7 +496,7 @@ fn steps_are_predicted_by_the_sheet_of_a_file() {
     written("bad.toml", "launch_us =", "launch =");
     run("--sheet bad.toml")
         .fails(2, &["sheet bad.toml: line 15: unknown field `launch`, expected one of `fp32_tflops`"]);
-    written("bad.toml", "value = 0.8,", "value = -0.8,");
+    written("bad.toml", "value = 3.6,", "value = -3.6,");
     run("--sheet bad.toml").fails(2, &["sheet bad.toml: `limits.launch_us` must be at least 0"]);
     run("--sheet b200").fails(2, &["b200: neither a file nor a sheet that is built in; there are h200, h100, a100"]);
 }

@@ -314,14 +314,16 @@ proptest! {
         let store = CheckpointStore::open(run.path(), 2).unwrap();
         store.save(&checkpoint(10), false).unwrap();
         let path = store.save(&checkpoint(20), false).unwrap().path.join(file);
-        let mut bytes = fs::read(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
         let position = position.index(bytes.len());
         match flip {
             Some(bit) => bytes[position] ^= 1 << bit,
             None => bytes.truncate(position),
         }
-        // A manifest without its last line end says the same.
-        let harmless = file == MANIFEST_FILE && flip.is_none() && position + 1 == fs::read(&path).unwrap().len();
+        // A manifest without its last line end says the same, as does one whose number is written otherwise.
+        let says = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+        let harmless = file == MANIFEST_FILE && says(&bytes) == says(&whole);
         fs::write(&path, bytes).unwrap();
 
         let loaded = store.load_latest().unwrap().unwrap();
