@@ -170,7 +170,7 @@ fn what_is_wrong_with_a_sheet_is_named() {
         ("value = 67.0", "value = inf", "`limits.fp32_tflops` must be above 0"),
         ("value = 3.6,", "value = nan,", "`limits.launch_us` must be at least 0"),
         ("value = 1.5", "value = 141.0", "`limits.reserved_gbytes` must be less than memory_gbytes"),
-        ("value = 0.66", "value = 66", "`efficiency.products.arithmetic` must be above 0 and at most 1"),
+        ("value = 0.65", "value = 65", "`efficiency.products.arithmetic` must be above 0 and at most 1"),
         (
             "\"data_sheet\"",
             "\"hearsay\"",
