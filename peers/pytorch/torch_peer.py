@@ -7,6 +7,7 @@ import torch._dynamo
 import torch._inductor.config
 from peer import protocol, torch_resnet, torch_text
 from peer.torch_images import DetectorImages, Images, pinned
+from peer.torch_sgd import fused_sgd
 from peer.work import DETECTIONS, INPUTS, NETWORK, channels_behind
 from torch.nn import functional as F
 
@@ -169,7 +170,7 @@ def make_optimizer(model, work):
         groups.setdefault(decay, []).append(parameter)
     groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
     if training.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, nesterov=training.nesterov, fused=True)
+        return fused_sgd(groups, training)
     if training.optimizer != "adamw" or l2_factor(work):
         raise protocol.Cannot(f"optimizer {training.optimizer} is neither sgd nor adamw, or has no L2 loss")
     optimizer = torch.optim.AdamW(groups, lr=training.lr, betas=tuple(training.betas), eps=training.eps, fused=True)

@@ -18,6 +18,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from .mask_crops import mask_shares
 from .torch_images import DetectorImages, pinned
+from .torch_sgd import fused_sgd
 from .work import Cannot
 
 STEM = 64
@@ -150,7 +151,7 @@ def train_step(model, feeds, work, request, mixed):
     groups = [{"params": kernels, "weight_decay": training.loss["l2"]}, {"params": others, "weight_decay": 0.0}]
     if training.optimizer != "sgd":
         raise Cannot(f"optimizer {training.optimizer} is not sgd")
-    optimizer = torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, nesterov=training.nesterov, fused=True)
+    optimizer = fused_sgd(groups, training)
     scaler = torch.amp.GradScaler(request.device_kind, enabled=request.precision == "fp16")
 
     def run(batch):
