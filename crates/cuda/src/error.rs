@@ -11,6 +11,9 @@ pub enum GpuError {
     /// A call of a CUDA library that did not return success.
     #[error("{call} failed with code {code}: {meaning}")]
     Call { call: &'static str, code: i32, meaning: String },
+    /// A call that did not return success when it gave an operation of a step to the device, or recorded it.
+    #[error("{cause}, for {operation}")]
+    Given { operation: String, cause: Box<GpuError> },
     /// A device that does nothing more, since a call that failed for good.
     #[error("{cause}{given}; the GPU is lost to this process")]
     Lost { cause: String, given: String },

@@ -309,10 +309,14 @@ impl CudaExecutor {
     }
 
     fn launch(&self, call: &Call) -> Result<(), GpuError> {
+        let node = || KernelNode::of(&self.plan.graph, call.nodes[0]);
         if self.gpu.check == Check::Nothing {
-            return call.steps.iter().try_for_each(|step| self.give(step));
+            return call.steps.iter().try_for_each(|step| self.give(step)).map_err(|error| match error {
+                GpuError::Call { .. } => GpuError::Given { operation: node().to_string(), cause: Box::new(error) },
+                error => error,
+            });
         }
-        let node = KernelNode::of(&self.plan.graph, call.nodes[0]);
+        let node = node();
         self.gpu.context.note(format!(", in step {} at {node}", self.steps));
         let steps: Vec<&BoundStep> = call.steps.iter().collect();
         // Sums over ranks can be made only once.
