@@ -41,6 +41,22 @@ struct Profile {
     is_whole: bool,
 }
 
+/// A profile of training of which the step, whole, is taken, and no kind of kernels.
+const fn step(file: &'static str, model: &'static str, batch_size: usize, precision: DType) -> Profile {
+    Profile {
+        file,
+        model,
+        mode: Mode::Train,
+        batch_size,
+        precision,
+        tf32: false,
+        epilogues: true,
+        kinds: &[],
+        is_taken: |_| false,
+        is_whole: true,
+    }
+}
+
 const TEXT_KINDS: [&[&str]; 9] = [
     &["matmul", "matmul+fusion"],
     &["attention"],
@@ -129,54 +145,10 @@ const PROFILES: [Profile; 10] = [
         is_taken: |_| false,
         is_whole: false,
     },
-    Profile {
-        file: "resnet50-tf32.txt",
-        model: "resnet50",
-        mode: Mode::Train,
-        batch_size: 256,
-        precision: DType::F32,
-        tf32: true,
-        epilogues: false,
-        kinds: &[],
-        is_taken: |_| false,
-        is_whole: true,
-    },
-    Profile {
-        file: "resnet50-train-fused.txt",
-        model: "resnet50",
-        mode: Mode::Train,
-        batch_size: 256,
-        precision: DType::F16,
-        tf32: false,
-        epilogues: true,
-        kinds: &[&["max_pool2d_grad"]],
-        is_taken: |_| false,
-        is_whole: true,
-    },
-    Profile {
-        file: "bert-base-train-tuned.txt",
-        model: "bert-base",
-        mode: Mode::Train,
-        batch_size: 256,
-        precision: DType::Bf16,
-        tf32: false,
-        epilogues: true,
-        kinds: &[],
-        is_taken: |_| false,
-        is_whole: true,
-    },
-    Profile {
-        file: "efficientdet-d0-train-fused.txt",
-        model: "efficientdet-d0",
-        mode: Mode::Train,
-        batch_size: 32,
-        precision: DType::F16,
-        tf32: false,
-        epilogues: true,
-        kinds: &[],
-        is_taken: |_| false,
-        is_whole: true,
-    },
+    Profile { tf32: true, epilogues: false, ..step("resnet50-tf32.txt", "resnet50", 256, DType::F32) },
+    Profile { kinds: &[&["max_pool2d_grad"]], ..step("resnet50-train-fused.txt", "resnet50", 256, DType::F16) },
+    step("bert-base-train-tuned.txt", "bert-base", 256, DType::Bf16),
+    step("efficientdet-d0-train-fused.txt", "efficientdet-d0", 32, DType::F16),
 ];
 
 /// Calls of a profile: some kinds of kernels, or one call.

@@ -6,6 +6,7 @@ use crate::kgen::{Kernel, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::conv::Window;
 use bessemer_ir::ops::pool::Geometry;
+use std::iter::successors;
 use std::ops::RangeInclusive;
 
 /// `body` for each element of the window at `at`, whose position along the axis is called `name`.
@@ -55,8 +56,8 @@ fn place_of(window: &Window, at: usize, distance: isize) -> Option<usize> {
 fn lanes_of_blocks(ty: DType, of: &Geometry) -> usize {
     const MOST: usize = 32;
     let most = (MOST / (of.height.stride * of.width.stride)).max(1);
-    let fits = |lanes: &usize| *lanes <= most && lanes * ty.size() <= 16 && of.channels.is_multiple_of(*lanes);
-    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    let mut halves = successors(Some(lanes_of(ty, of.channels)), |lanes| Some(lanes / 2));
+    halves.find(|lanes| *lanes <= most).expect("one lane is no more than that")
 }
 
 /// How a kernel goes through the channels of an image.
@@ -104,18 +105,24 @@ impl<'a> Form<'a> {
         Parameter::input(name, self.ty, elements)
     }
 
-    /// `body` for the channels from `c3` on of each `(c1, c2)` of image `c0`, which has so many rows and columns; `result` of it goes
-    /// to `y`.
-    fn kernel(&self, name: &str, inputs: Vec<Parameter>, ty: DType, [height, width]: [usize; 2], body: &str) -> Kernel {
-        let Form { of: Geometry { batch, channels, .. }, lanes, .. } = self;
-        let (each, elements) = (channels / lanes, batch * height * width * channels);
-        let c_type = c_type(ty);
-        let head = format!(
+    /// Declares the channels from `c3` on, and the position `(c1, c2)` in image `c0`, of the vector `v`, where images have so many rows and columns.
+    fn coordinates(&self, [height, width]: [usize; 2]) -> String {
+        let (each, lanes) = (self.of.channels / self.lanes, self.lanes);
+        format!(
             "const u32 c3 = v % {each}u * {lanes}u;\n\
              const u32 c2 = v / {each}u % {width}u, c1 = v / {over_width}u % {height}u, c0 = v / {over_height}u;\n",
             over_width = each * width,
             over_height = each * width * height
-        );
+        )
+    }
+
+    /// `body` for the channels from `c3` on of each `(c1, c2)` of image `c0`, which has so many rows and columns; `result` of it goes
+    /// to `y`.
+    fn kernel(&self, name: &str, inputs: Vec<Parameter>, ty: DType, [height, width]: [usize; 2], body: &str) -> Kernel {
+        let Form { of: Geometry { batch, channels, .. }, lanes, .. } = self;
+        let elements = batch * height * width * channels;
+        let c_type = c_type(ty);
+        let head = self.coordinates([height, width]);
         let text = format!("{head}{body}store<{c_type}, {lanes}>(y + v * {lanes}u, result);\n");
         let parameters = inputs.into_iter().chain([Parameter::output("y", ty, elements)]).collect();
         for_vectors(name, parameters, elements / lanes, &text)
@@ -144,12 +151,7 @@ impl<'a> Form<'a> {
         let form = Form { lanes: lanes_of_blocks(self.ty, self.of), ..*self };
         let (lanes, each) = (form.lanes, channels / form.lanes);
         let [rows, cols] = [height, width].map(|window| window.input.div_ceil(window.stride));
-        let mut text = format!(
-            "const u32 c3 = v % {each}u * {lanes}u;\n\
-             const u32 c2 = v / {each}u % {cols}u, c1 = v / {over_cols}u % {rows}u, c0 = v / {over_rows}u;\n",
-            over_cols = each * cols,
-            over_rows = each * cols * rows
-        );
+        let mut text = form.coordinates([rows, cols]);
         let elements = || (0..height.stride).flat_map(|down| (0..width.stride).map(move |across| (down, across)));
         for (down, across) in elements() {
             text += &form.filled(&format!("result_{down}_{across}"), "0.0f");

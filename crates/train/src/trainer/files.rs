@@ -123,8 +123,8 @@ impl RunFiles {
         self.log(|log| log.end(step, info))
     }
 
-    /// Makes a checkpoint once the one before is written, and writes it in a thread of its own, where there is a folder for it. One copy of
-    /// the state is in memory at a time.
+    /// Waits until the last checkpoint is written, so that one copy of the state is in memory at a time, then makes the next one and starts a
+    /// thread that writes it. Does nothing more where a run has no folder.
     pub(super) fn begin_save(
         &mut self,
         best: bool,

@@ -43,6 +43,15 @@ fn doubles(values: &[(&str, f64)]) -> String {
     values.iter().map(|(name, value)| format!("const double {name} = {value:?};\n")).collect()
 }
 
+/// `name(level)`, one of some values, of which there is at least one.
+fn by_level(name: &str, result: &str, values: impl IntoIterator<Item = String>) -> String {
+    let values: Vec<String> = values.into_iter().collect();
+    let (last, others) = values.split_last().expect("there is a value");
+    let choices: String =
+        others.iter().enumerate().map(|(level, value)| format!("level == {level}u ? {value} : ")).collect();
+    format!("const auto {name} = [=](u32 level) -> {result} {{ return {choices}{last}; }};\n")
+}
+
 /// `iou(a, b)` of two boxes; sides are larger by `EXTRA`, the union by `EPS`. Products are rounded before they are added, so that it
 /// has the same bits wherever it stands.
 const IOU: &str = "\

@@ -2,7 +2,7 @@
 //! weights. The gradient is gathered: each pixel of a map goes through the regions that touch its tile, in their order, and finds by
 //! a table of each region and axis which bins read it.
 
-use super::{Work, by_blocks, check, counts, doubles, flags, float_input, for_each, input, output, report};
+use super::{Work, by_blocks, by_level, check, counts, doubles, flags, float_input, for_each, input, output, report};
 use crate::kgen::{Kernel, Operand, Parameter, c_type};
 use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiSamples};
 use bessemer_ir::{DType, TensorType};
@@ -188,15 +188,6 @@ struct Sizes<'a> {
     /// Height and width of each map.
     maps: Vec<[usize; 2]>,
     ty: DType,
-}
-
-/// `name(level)`, one of some values.
-fn by_level(name: &str, result: &str, values: impl IntoIterator<Item = String>) -> String {
-    let values: Vec<String> = values.into_iter().collect();
-    let (last, others) = values.split_last().expect("there is a map");
-    let choices: String =
-        others.iter().enumerate().map(|(level, value)| format!("level == {level}u ? {value} : ")).collect();
-    format!("const auto {name} = [=](u32 level) -> {result} {{ return {choices}{last}; }};\n")
 }
 
 impl Sizes<'_> {

@@ -3,11 +3,11 @@
 //! keep is merged. Soft: rounds that decay the scores of a group and look for the best one, an image a block.
 
 use super::{
-    IOU, ORDERED, Work, by_blocks, check, counts, flags, float_input, float_output, floats, for_each, input, output,
-    report,
+    IOU, ORDERED, Work, by_blocks, by_level, check, counts, flags, float_input, float_output, floats, for_each, input,
+    output, report,
 };
 use crate::kernels::sort::{merge, sort};
-use crate::kgen::{Operand, Parameter};
+use crate::kgen::{Kernel, Operand, Parameter};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 
@@ -33,7 +33,7 @@ u32 count = 0;
 for (u32 start = 0; start < LENGTH && count < MOST && own_keys[start] != ~0ull; start += THREADS) {
     const u64 key = start + t < LENGTH ? own_keys[start + t] : ~0ull;
     const u32 at = key != ~0ull ? (u32)key : 0u;
-    const int group = label_of(b, at);
+    const int group = group_of(b, at);
     float own[4];
     for (u32 c = 0; c < 4u; ++c) chunk[t * 4u + c] = own[c] = boxes[(b * BOXES + at) * 4u + c];
     groups[t] = group;
@@ -42,7 +42,7 @@ for (u32 start = 0; start < LENGTH && count < MOST && own_keys[start] != ~0ull; 
         if (first + t < count) {
             const u32 other = (u32)own_keys[first + t];
             for (u32 c = 0; c < 4u; ++c) kept[t * 4u + c] = boxes[(b * BOXES + other) * 4u + c];
-            kept_groups[t] = label_of(b, other);
+            kept_groups[t] = group_of(b, other);
         }
         __syncthreads();
         const u32 others = first + THREADS < count ? THREADS : count - first;
@@ -180,31 +180,37 @@ fn group_of(groups: &BoxGroups) -> String {
 struct Segments {
     count: usize,
     length: usize,
-    /// Text that finds the box `at` at the position `number` of the segment `segment`, or goes on with `SKIP` where there is none.
+    /// Text that finds the box `at` at the position `number` of the segment `segment`, and whether there is one.
     text: String,
 }
 
 impl Segments {
     fn new(groups: &BoxGroups, rows: usize, columns: usize) -> Segments {
-        let at = |text: &str| format!("const u32 at = {text};\n");
+        const EVERYWHERE: &str = "const bool is_there = true;\n";
         match groups {
-            BoxGroups::One | BoxGroups::Labels => Segments { count: 1, length: rows, text: at("number") },
-            BoxGroups::Columns => Segments { count: columns, length: rows, text: at("number * COLUMNS + segment") },
+            BoxGroups::One | BoxGroups::Labels => {
+                Segments { count: 1, length: rows, text: format!("const u32 at = number;\n{EVERYWHERE}") }
+            }
+            BoxGroups::Columns => {
+                let at = "const u32 at = number * COLUMNS + segment;\n";
+                Segments { count: columns, length: rows, text: format!("{at}{EVERYWHERE}") }
+            }
             BoxGroups::Ranges(ends) => {
-                let starts = [0].into_iter().chain(ends.iter().copied());
-                let longest = ends.iter().zip(starts.clone()).map(|(end, start)| end - start).max().unwrap_or(0);
-                let pick = |values: Vec<usize>| {
-                    let (last, others) = values.split_last().expect("there is a group");
-                    let others =
-                        others.iter().enumerate().map(|(group, value)| format!("segment == {group}u ? {value}u : "));
-                    others.collect::<String>() + &format!("{last}u")
-                };
-                let (start, end) = (pick(starts.take(ends.len()).collect()), pick(ends.clone()));
-                let text = at(&format!("({start}) + number")) + &format!("if (at >= ({end})) {{ SKIP }}\n");
+                let starts = || [0].iter().chain(ends).take(ends.len());
+                let longest = ends.iter().zip(starts()).map(|(end, start)| end - start).max().unwrap_or(0);
+                let text = by_level("start_of", "u32", starts().map(|start| format!("{start}u")))
+                    + &by_level("end_of", "u32", ends.iter().map(|end| format!("{end}u")))
+                    + "const u32 at = start_of(segment) + number;\nconst bool is_there = at < end_of(segment);\n";
                 Segments { count: ends.len(), length: longest, text }
             }
         }
     }
+}
+
+/// Launches a kernel that is made of these parameters, on what they stand for.
+fn launch(work: &mut Work, operands: Vec<(Parameter, Operand)>, kernel: impl FnOnce(Vec<Parameter>) -> Kernel) {
+    let (parameters, operands): (Vec<Parameter>, Vec<Operand>) = operands.into_iter().unzip();
+    work.launch(kernel(parameters), operands);
 }
 
 pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
@@ -221,17 +227,21 @@ pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
         + &counts(&[("SEGMENTS", segments.count), ("LENGTH", segments.length), ("WORDS", THREADS / 32)])
         + &floats(&[("EXTRA", op.extra()), ("EPS", 0.0), ("LIMIT", limit), ("SIGMA", sigma)])
         + &floats(&[("NONE", f64::NEG_INFINITY)]);
-    let boxes_input = || float_input("boxes", batch * boxes * 4);
-    let scores_input = || float_input("scores", batch * boxes);
-    let scores = Operand::Input(1);
+    let boxes_of = || (float_input("boxes", batch * boxes * 4), Operand::Input(0));
+    let scores = || (float_input("scores", batch * boxes), Operand::Input(1));
+    let labels = || (op.groups == BoxGroups::Labels).then(|| (input("labels", batch * boxes), Operand::Input(2)));
+    let results = || {
+        let [rows, groups] = ["rows", "groups_of_rows"].map(|name| output(name, batch * most));
+        let all = [rows, groups, float_output("kept_scores", batch * most), output("kept_counts", batch)];
+        all.into_iter().zip((0..4).map(Operand::Output))
+    };
 
     // Candidates: keys in the order of their scores, or scores.
-    let candidates = work.scratch(if is_soft { batch * boxes } else { 2 * keys });
-    let (mut parameters, mut operands) = (vec![boxes_input(), scores_input()], vec![Operand::Input(0), scores]);
+    let mut operands = vec![boxes_of(), scores()];
     let mut valid = "const u32 valid = BOXES;\n".to_owned();
     if let Some(count_input) = op.count_input(types.len()) {
-        parameters.extend([input("counts", batch), report()]);
-        operands.extend([Operand::Input(count_input), work.reporting(rows + 1)]);
+        operands.push((input("counts", batch), Operand::Input(count_input)));
+        operands.push((report(), work.reporting(rows + 1)));
         valid = "int index = counts[b];\n".to_owned()
             + &check(rows + 1, "b", "index = 0")
             + "const u32 valid = (u32)index * COLUMNS;\n";
@@ -242,53 +252,42 @@ pub(crate) fn suppress(op: &Suppress, types: &[&TensorType]) -> Work {
         + &flags(&[("HAS_LEAST", op.min_size.is_some())])
         + &floats(&[("LEAST", least), ("FLOOR", floor)])
         + ORDERED;
-    operands.push(candidates);
     if is_soft {
-        parameters.push(float_output("present", batch * boxes));
+        let candidates = work.scratch(batch * boxes);
+        let present = || (float_output("present", batch * boxes), candidates);
+        operands.push(present());
         let text = head + "const u32 b = i / BOXES, at = i % BOXES;\n" + &valid + CANDIDATE;
         let text = text + "present[i] = is_candidate ? score : NONE;\n";
-        work.launch(for_each("suppression_scores", parameters, batch * boxes, &text), operands);
-    } else {
-        parameters.push(output("keys", 2 * keys));
-        let own = "const u32 number = i % LENGTH, segment = i / LENGTH % SEGMENTS, b = i / LENGTH / SEGMENTS;\n";
-        let at = segments.text.replace("SKIP", "((u64*)keys)[i] = ~0ull; continue;");
-        let text = head + own + &valid + &at + CANDIDATE;
-        let text = text + "((u64*)keys)[i] = is_candidate ? (u64)~ordered(score) << 32 | at : ~0ull;\n";
-        work.launch(for_each("suppression_keys", parameters, keys, &text), operands);
-    }
-
-    let (mut parameters, mut operands): (Vec<Parameter>, _) = (vec![boxes_input()], vec![Operand::Input(0)]);
-    let mut labels = (vec![], vec![]);
-    if op.groups == BoxGroups::Labels {
-        labels = (vec![input("labels", batch * boxes)], vec![Operand::Input(2)]);
-    }
-    parameters.extend(labels.0.clone());
-    operands.extend(labels.1.clone());
-    let results = || {
-        let of_rows = ["rows", "groups_of_rows"].map(|name| output(name, batch * most)).into_iter();
-        of_rows.chain([float_output("kept_scores", batch * most), output("kept_counts", batch)])
-    };
-    if is_soft {
-        parameters.push(float_output("present", batch * boxes));
-        operands.push(candidates);
-        parameters.extend(results());
-        operands.extend((0..4).map(Operand::Output));
+        let make = |parameters| for_each("suppression_scores", parameters, batch * boxes, &text);
+        launch(&mut work, operands, make);
+        let operands = [boxes_of()].into_iter().chain(labels()).chain([present()]).chain(results()).collect();
         let text = constants + IOU + &group_of(&op.groups) + SOFT;
-        work.launch(by_blocks("suppress", parameters, batch, THREADS, &text), operands);
+        launch(&mut work, operands, |parameters| by_blocks("suppress", parameters, batch, THREADS, &text));
         return work;
     }
+    let candidates = work.scratch(2 * keys);
+    operands.push((output("keys", 2 * keys), candidates));
+    let text = head
+        + "const u32 number = i % LENGTH, segment = i / LENGTH % SEGMENTS, b = i / LENGTH / SEGMENTS;\n"
+        + &valid
+        + &segments.text
+        + "((u64*)keys)[i] = ~0ull;\nif (!is_there) continue;\n"
+        + CANDIDATE
+        + "if (is_candidate) ((u64*)keys)[i] = (u64)~ordered(score) << 32 | at;\n";
+    launch(&mut work, operands, |parameters| for_each("suppression_keys", parameters, keys, &text));
     let sorted = sort(&mut work, candidates, batch * segments.count, segments.length);
-    parameters.push(output("keys", 2 * keys));
-    operands.push(sorted);
-    let label = if op.groups == BoxGroups::Labels { "labels[b * BOXES + at]" } else { "0" };
-    let label = format!("const auto label_of = [=](u32 b, u32 at) -> int {{ return {label}; }};\n");
+
+    let operands = [boxes_of()].into_iter().chain(labels()).chain([(output("keys", 2 * keys), sorted)]).collect();
+    // Boxes of a segment are of one group, unless labels are the groups.
+    let label = if op.groups == BoxGroups::Labels { group_of(&op.groups) } else { group_of(&BoxGroups::One) };
     let text = constants.clone() + IOU + &label + HARD;
-    work.launch(by_blocks("suppress", parameters, batch * segments.count, THREADS, &text), operands);
+    let blocks = batch * segments.count;
+    launch(&mut work, operands, |parameters| by_blocks("suppress", parameters, blocks, THREADS, &text));
     let merged = merge(&mut work, sorted, batch, segments.count * segments.length, segments.length);
 
-    let parameters = [scores_input(), input("keys", 2 * keys)].into_iter().chain(labels.0).chain(results()).collect();
-    let operands = [scores, merged].into_iter().chain(labels.1).chain((0..4).map(Operand::Output));
+    let keys_of = (input("keys", 2 * keys), merged);
+    let operands = [scores(), keys_of].into_iter().chain(labels()).chain(results()).collect();
     let text = constants + &group_of(&op.groups) + KEPT;
-    work.launch(for_each("kept_boxes", parameters, batch * most, &text), operands.collect::<Vec<_>>());
+    launch(&mut work, operands, |parameters| for_each("kept_boxes", parameters, batch * most, &text));
     work
 }
