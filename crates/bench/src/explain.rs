@@ -3,13 +3,14 @@
 use crate::gpu_targets::{GpuTarget, target_of};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cuda::sheet::{Prediction, Sheet};
+use bessemer_cuda::too_many_elements;
 use bessemer_ir::GraphError;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
 use bessemer_models::ModelError;
 use bessemer_train::DeviceOptions;
-use bessemer_train::memory::{largest_batch, plan_bytes};
+use bessemer_train::memory::{Need, largest_batch, plan_bytes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -208,18 +209,19 @@ fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
 /// The largest batch whose plan fits into the memory of a request. `known` is the plan of its own batch.
 fn largest_batch_of(request: &Request, known: &Plan) -> Result<Option<usize>, ModelError> {
     let limit = request.memory_bytes;
-    // None where tensors of the batch have more elements than kernels of the device count.
-    let bytes = |batch: usize| {
+    let need = |batch: usize| {
         if batch == request.batch_size {
-            return Ok(Some(plan_bytes(known)));
+            return Ok(Need::Bytes(plan_bytes(known)));
         }
         match plan(request, batch) {
-            Ok(plan) => Ok(Some(plan_bytes(&plan))),
-            Err(ModelError::Graph(GraphError::Unsupported(_))) if batch > request.batch_size => Ok(None),
+            Ok(plan) => Ok(Need::Bytes(plan_bytes(&plan))),
+            Err(ModelError::Graph(GraphError::Unsupported(operations))) if batch > request.batch_size => {
+                Ok(Need::NoPlan { times: too_many_elements(&operations) })
+            }
             Err(error) => Err(error),
         }
     };
-    largest_batch(limit, request.batch_size, 0.0, bytes)
+    largest_batch(limit, request.batch_size, 0.0, need)
 }
 
 #[cfg(test)]

@@ -24,4 +24,4 @@ pub mod sheet;
 
 pub use error::GpuError;
 pub use exec::{Check, CudaDevice, CudaOptions, OutOfMemory, replace_damaged_tuning};
-pub use lower::{CudaTarget, LoweringError, Unsupported, kernels_of};
+pub use lower::{CudaTarget, LoweringError, Unsupported, kernels_of, too_many_elements};

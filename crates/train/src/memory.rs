@@ -60,7 +60,8 @@ impl Batch {
         let mut looks = 0;
         let look = |samples| {
             looks += 1;
-            Ok::<_, Infallible>(if looks <= MOST_LOOKS { bytes(samples) } else { None })
+            let bytes = if looks <= MOST_LOOKS { bytes(samples) } else { None };
+            Ok::<_, Infallible>(bytes.map_or(Need::NoPlan { times: None }, Need::Bytes))
         };
         let Ok(largest) = largest_batch(limit, batch_size, CLOSE, look);
         match largest {
@@ -100,34 +101,60 @@ fn room(error: &RunError, device: &dyn Device) -> Option<u64> {
     (found.free? + found.used()).checked_sub(device.memory_in_use()?)
 }
 
+/// What a step with so many samples needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Need {
+    /// Memory.
+    Bytes(u64),
+    /// The step has no plan: its largest tensor has that many times the elements that kernels count, if that is the reason.
+    NoPlan {
+        /// At least 1.
+        times: Option<f64>,
+    },
+}
+
+impl Need {
+    fn within(self, limit: u64) -> Option<u64> {
+        match self {
+            Need::Bytes(bytes) if bytes <= limit => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
 /// The largest batch whose bytes are within the limit, where more samples need no less, or one that is smaller by the share `close` of it
-/// at most; `start` is one that is cheap to look at. `bytes` gives none for a batch that has no plan.
+/// at most; `start` is one that is cheap to look at.
 ///
 /// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess, and the line between the
 /// largest batch that fits and the smallest that does not gives the next, unless two such guesses have not halved what lies
-/// between.
+/// between. Elements of the largest tensor grow in proportion to the batch: where there are too many, that gives the next guess, and no
+/// larger batch has a plan.
 ///
 /// # Errors
-/// Those of `bytes`.
+/// Those of `need`.
 pub fn largest_batch<E>(
     limit: u64,
     start: usize,
     close: f64,
-    mut bytes: impl FnMut(usize) -> Result<Option<u64>, E>,
+    mut need: impl FnMut(usize) -> Result<Need, E>,
 ) -> Result<Option<usize>, E> {
-    let Some(one) = bytes(1)?.filter(|&one| one <= limit) else { return Ok(None) };
+    let Some(one) = need(1)?.within(limit) else { return Ok(None) };
     let (mut good, mut good_bytes) = (1, one);
-    let mut bad: Option<(usize, Option<u64>)> = None;
+    let mut bad: Option<(usize, Need)> = None;
     let mut next = if start > 1 { start } else { FEW_SAMPLES };
     // How much lay between the two before the last two guesses.
     let mut gaps = [usize::MAX; 2];
     // Grows while guesses are too small.
     let mut step = 1;
     loop {
-        let found = bytes(next)?;
-        match found {
-            Some(found) if found <= limit => (good, good_bytes) = (next, found),
-            too_many => bad = Some((next, too_many)),
+        let found = need(next)?;
+        match (found.within(limit), found) {
+            (Some(bytes), _) => (good, good_bytes) = (next, bytes),
+            (None, Need::NoPlan { times: Some(times) }) => {
+                let counted = (next as f64 / times) as usize;
+                bad = Some(((counted + 1).clamp(good + 1, next), found));
+            }
+            (None, too_much) => bad = Some((next, too_much)),
         }
         let (from, to) = match bad {
             // The line from one sample on.
@@ -137,8 +164,10 @@ pub fn largest_batch<E>(
                 ((1, one), (good, good_bytes))
             }
             Some((bad, _)) if bad - good <= 1 + (close * good as f64) as usize => return Ok(Some(good)),
-            Some((bad, Some(bad_bytes))) => ((good, good_bytes), (bad, bad_bytes)),
-            Some((bad, None)) => ((good, good_bytes), (bad, u64::MAX)),
+            Some((bad, Need::Bytes(bad_bytes))) => ((good, good_bytes), (bad, bad_bytes)),
+            // The largest that is left.
+            Some((bad, Need::NoPlan { times: Some(_) })) => ((good, 0), (bad, limit)),
+            Some((bad, Need::NoPlan { times: None })) => ((good, good_bytes), (bad, u64::MAX)),
         };
         let per_sample = (to.1.saturating_sub(from.1) as f64 / (to.0 - from.0) as f64).max(1.0);
         let guess = from.0.saturating_add(((limit - from.1) as f64 / per_sample) as usize);
@@ -150,8 +179,8 @@ pub fn largest_batch<E>(
             Some((bad, _)) => (good + 1, bad - 1),
         };
         let gap = most - least;
-        let is_slow = bad.is_some_and(|(_, bytes)| bytes.is_none()) || gap > gaps[0] / 2;
-        next = if is_slow { least.midpoint(most) } else { guess.clamp(least, most) };
+        let has_no_plan = matches!(bad, Some((_, Need::NoPlan { times: None })));
+        next = if has_no_plan || gap > gaps[0] / 2 { least.midpoint(most) } else { guess.clamp(least, most) };
         gaps = [gaps[1], gap];
     }
 }
@@ -167,29 +196,44 @@ mod tests {
     use super::*;
 
     /// What the search finds in so many looks, and the largest of all batches that fit.
-    fn found(limit: u64, start: usize, bytes: &dyn Fn(usize) -> Option<u64>) -> (Option<usize>, usize) {
+    fn found(limit: u64, start: usize, need: Needed<'_>) -> (Option<usize>, usize) {
         let mut looks = 0;
         let look = |batch: usize| {
             looks += 1;
-            Ok::<_, ()>(bytes(batch))
+            Ok::<_, ()>(need(batch))
         };
         let found = largest_batch(limit, start, 0.0, look).unwrap();
-        let all = (1..).take_while(|&batch| bytes(batch).is_some_and(|bytes| bytes <= limit)).last();
+        let all = (1..).take_while(|&batch| need(batch).within(limit).is_some()).last();
         assert_eq!(found, all, "limit {limit}, start {start}");
         (found, looks)
     }
 
-    /// Bytes that a batch takes; `None` if it has no plan.
-    type Bytes<'a> = &'a dyn Fn(usize) -> Option<u64>;
+    /// What a batch needs.
+    type Needed<'a> = &'a dyn Fn(usize) -> Need;
 
     #[test]
     fn the_largest_batch_is_that_of_trying_all() {
-        let affine = |batch: usize| Some(1000 + 37 * batch as u64);
-        let padded = |batch: usize| Some(500 + (31 * batch as u64).next_multiple_of(256));
-        let bent = |batch: usize| Some(900 + 20 * batch as u64 + 15 * (batch as u64).saturating_sub(700));
-        let flat = |batch: usize| Some(2000 + 50 * batch as u64 - 20 * (batch as u64).min(600));
-        let counted = |batch: usize| (batch < 1337).then_some(100 + batch as u64);
-        let forms: [(Bytes<'_>, usize); 5] = [(&affine, 4), (&padded, 9), (&bent, 10), (&flat, 12), (&counted, 19)];
+        let affine = |batch: usize| Need::Bytes(1000 + 37 * batch as u64);
+        let padded = |batch: usize| Need::Bytes(500 + (31 * batch as u64).next_multiple_of(256));
+        let bent = |batch: usize| Need::Bytes(900 + 20 * batch as u64 + 15 * (batch as u64).saturating_sub(700));
+        let flat = |batch: usize| Need::Bytes(2000 + 50 * batch as u64 - 20 * (batch as u64).min(600));
+        let up_to = |most: usize, batch: usize, times| match batch <= most {
+            true => Need::Bytes(100 + batch as u64),
+            false => Need::NoPlan { times },
+        };
+        let planned = |batch: usize| up_to(1336, batch, None);
+        // A tensor of 3 elements a sample, or of 3 and 500 more.
+        let counted = |batch: usize| up_to(1336, batch, Some((3 * batch) as f64 / 4010.0));
+        let partly_counted = |batch: usize| up_to(1170, batch, Some((500 + 3 * batch) as f64 / 4011.0));
+        let forms: [(Needed<'_>, usize); 7] = [
+            (&affine, 4),
+            (&padded, 9),
+            (&bent, 10),
+            (&flat, 12),
+            (&planned, 19),
+            (&counted, 4),
+            (&partly_counted, 12),
+        ];
         for (bytes, most) in forms {
             for limit in [0, 1036, 1037, 1074, 5_000, 31_007, 60_000] {
                 for start in [1, 2, 8, 64] {
@@ -211,7 +255,7 @@ mod tests {
                 let mut looks = 0;
                 let look = |batch: usize| {
                     looks += 1;
-                    Ok::<_, ()>(Some(padded(batch)))
+                    Ok::<_, ()>(Need::Bytes(padded(batch)))
                 };
                 let found = largest_batch(limit, start, CLOSE, look).unwrap().unwrap();
                 assert!(padded(found) <= limit && largest as f64 <= (1.0 + CLOSE) * found as f64, "{found}, {largest}");

@@ -25,7 +25,7 @@ use crate::kgen::{self, Kernel, Operand};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
-use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
+use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target, UnsupportedOps};
 use bessemer_ir::rules::{ColumnRules, Rules};
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType, Value};
 use std::any::Any;
@@ -90,6 +90,17 @@ pub struct LoweringError {
     pub node: KernelNode,
     pub inputs: Vec<TensorType>,
     pub reason: Unsupported,
+}
+
+/// How many times the elements that kernels count the largest tensor of operations without kernels has; `None` where one of them has none
+/// for another reason.
+pub fn too_many_elements(operations: &UnsupportedOps) -> Option<f64> {
+    let elements = operations.operations.iter().map(|refusal| match refusal.downcast_ref() {
+        Some(LoweringError { reason: Unsupported::Elements { elements }, .. }) => Some(*elements),
+        _ => None,
+    });
+    let largest = elements.collect::<Option<Vec<usize>>>()?.into_iter().max()?;
+    Some(largest as f64 / (MOST_ELEMENTS - 1) as f64)
 }
 
 fn list(types: &[TensorType]) -> String {
