@@ -63,14 +63,16 @@ impl StateStore for CpuState {
         let _access = self.lock();
         // SAFETY: a tensor of that size, which nobody writes while the lock is held.
         into.copy_from_slice(unsafe { std::slice::from_raw_parts(self.address(number), into.len()) });
+        self.layout.tensors()[number].from_memory(into);
         Ok(())
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
         let number = self.layout.sized(name, bytes.len())?;
+        let bytes = self.layout.tensors()[number].to_memory(bytes);
         let _access = self.lock();
         // SAFETY: a tensor of that size, which nobody else uses while the lock is held.
-        unsafe { std::slice::from_raw_parts_mut(self.address(number), bytes.len()) }.copy_from_slice(bytes);
+        unsafe { std::slice::from_raw_parts_mut(self.address(number), bytes.len()) }.copy_from_slice(&bytes);
         self.changed(number);
         Ok(())
     }

@@ -6,6 +6,7 @@ use bessemer_ir::ops::limited::Limited;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{Plan, StateTensor};
+use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{
     self, Device, RunError, StateBinding, StateLayout, StateSnapshot, StateStore, Ticket, read_f32, write_f32,
 };
@@ -65,7 +66,7 @@ fn product(executor: &mut dyn run::Executor, rows: usize) -> f32 {
 #[test]
 fn plans_of_several_sizes_follow_the_state_they_share() {
     let training = training().unwrap();
-    let tensor = |name: &str| StateTensor { name: name.to_owned(), ty: TensorType::f32([40, 24]) };
+    let tensor = |name: &str| StateTensor::new(name, &TensorType::f32([40, 24]), &Rules::DEFAULT);
     let state = device().new_state(StateLayout::new([tensor("w"), tensor("ema.w")], 64)).unwrap();
     let mut train = load(&training, &state, &StateBinding::default()).unwrap();
     let (one, many) = (forward(1).unwrap(), forward(64).unwrap());
@@ -106,7 +107,7 @@ fn results_of_some_steps_are_kept() {
 
 #[test]
 fn a_snapshot_has_some_tensors_as_they_were() {
-    let tensor = |name: &str| StateTensor { name: name.to_owned(), ty: TensorType::f32([3]) };
+    let tensor = |name: &str| StateTensor::new(name, &TensorType::f32([3]), &Rules::DEFAULT);
     let state = device().new_state(StateLayout::new(["a", "b", "c", "d"].map(tensor), 64)).unwrap();
     let set = |value: f32| {
         for (number, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
@@ -155,7 +156,7 @@ fn state_that_does_not_fit_is_refused() {
         load(&graph, &state, &StateBinding::default()).err().expect("it does not fit").to_string()
     };
     assert_eq!(refused(StateLayout::default()), "there is no state tensor named `w`; there are: ");
-    let narrow = StateTensor { name: "w".to_owned(), ty: TensorType::f32([40, 23]) };
+    let narrow = StateTensor::new("w", &TensorType::f32([40, 23]), &Rules::DEFAULT);
     let expected = "the plan needs `w` as f32[40, 24]; in the state it is f32[40, 23]";
     assert_eq!(refused(StateLayout::new([narrow], 64)), expected);
     let elsewhere: Arc<dyn StateStore> = Arc::new(Elsewhere(layout(&graph)));

@@ -18,7 +18,7 @@ use std::path::Path;
 const TYPES: [(DType, f64); 2] = [(DType::F16, 3e-3), (DType::Bf16, 2e-2)];
 
 const PLAIN: &str = "convolution by cuDNN, then region";
-const EVEN: Conv2d = Conv2d { stride: [1, 1], pad: [[1, 1], [1, 1]], dilation: [1, 1], groups: 1 };
+const EVEN: Conv2d = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
 
 fn convolution_of(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> String {
     kernel_that_agrees(gpu, graph, allowed, "convolution")

@@ -157,12 +157,18 @@ impl Graph {
     /// # Errors
     /// [`GraphError::DuplicateName`].
     pub fn input(&mut self, name: &str, role: Role, ty: TensorType) -> Result<Value, GraphError> {
-        if self.names.contains_key(name) {
-            return Err(GraphError::DuplicateName(name.to_string()));
+        self.declare(source::Input { name: name.to_string(), role, ty, axes: None })
+    }
+
+    /// [`Graph::input`] of a tensor that may lie in memory in another order.
+    pub(crate) fn declare(&mut self, input: source::Input) -> Result<Value, GraphError> {
+        let name = input.name.clone();
+        if self.names.contains_key(&name) {
+            return Err(GraphError::DuplicateName(name));
         }
-        let value = self.push1(source::Input { name: name.to_string(), role, ty }, &[])?;
+        let value = self.push1(input, &[])?;
         self.inputs.push(value.node);
-        self.names.insert(name.to_string(), value.node);
+        self.names.insert(name, value.node);
         Ok(value)
     }
 
@@ -464,7 +470,7 @@ impl<'a> Rewriter<'a> {
         let node = self.source.node(id);
         let outputs = if let Some(input) = node.op.as_input() {
             let path = self.source.path(id);
-            vec![self.target.at_path(path, |g| g.input(&input.name, input.role, input.ty.clone()))?]
+            vec![self.target.at_path(path, |g| g.declare(input.clone()))?]
         } else {
             let inputs: Vec<Value> = node.inputs.iter().map(|&v| self.get(v)).collect();
             self.target.at_path(self.source.path(id), |g| g.push(node.op.clone(), &inputs))?
@@ -476,14 +482,20 @@ impl<'a> Rewriter<'a> {
     }
 
     /// Carries outputs and updates over and returns the new graph.
-    pub fn finish(mut self) -> Result<Graph, GraphError> {
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        self.finish_with(&HashMap::new())
+    }
+
+    /// [`Rewriter::finish`], where updates take and give other values of the target than what reads those of the source.
+    pub(crate) fn finish_with(mut self, updated: &HashMap<Value, Value>) -> Result<Graph, GraphError> {
         for (name, value) in self.source.outputs() {
             let value = self.get(*value);
             self.target.output(name, value);
         }
         for &(state, new) in self.source.updates() {
             let per_micro_batch = self.source.is_per_micro_batch(state);
-            let (state, new) = (self.get(state), self.get(new));
+            let [state, new] =
+                [state, new].map(|value| updated.get(&value).copied().unwrap_or_else(|| self.get(value)));
             if per_micro_batch {
                 self.target.update_each_micro_batch(state, new)?;
             } else {

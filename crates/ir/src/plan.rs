@@ -2,10 +2,13 @@
 
 use crate::graph::{Graph, NodeId, Role, Value};
 use crate::ops::Cost;
+use crate::ops::conv::indices;
 use crate::passes::invariant::Invariant;
 use crate::rules::Rules;
-use crate::shape::TensorType;
+use crate::shape::{Shape, TensorType};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 mod kernels;
@@ -112,8 +115,52 @@ pub enum Location {
 pub struct StateTensor {
     /// Name of the input in the graph, as in checkpoints.
     pub name: String,
-    /// Element type and shape of the tensor.
+    /// Element type and shape of the tensor, as it lies in memory.
     pub ty: TensorType,
+    /// The axes of the tensor as it is read and written from outside, in the order in which they lie in memory; none if that is their
+    /// order.
+    pub axes: Option<[usize; 4]>,
+}
+
+impl StateTensor {
+    /// A tensor that is known outside by this type, as it lies by the rules of a target.
+    pub fn new(name: &str, ty: &TensorType, rules: &Rules) -> StateTensor {
+        let axes = rules.axes_of_state(ty);
+        let ty = axes.map_or_else(|| ty.clone(), |axes| TensorType::new(ty.dtype, axes.map(|axis| ty.shape[axis])));
+        StateTensor { name: name.to_owned(), ty, axes }
+    }
+
+    /// The content as it lies in memory, from that of the tensor as it is known outside, row-major; elements are of any size.
+    pub fn to_memory<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let Some(axes) = self.axes else { return Cow::Borrowed(bytes) };
+        let mut there = vec![0; bytes.len()];
+        let size = bytes.len() / self.ty.shape.elements();
+        for_each_pair(&self.ty.shape, axes, size, |inside, outside| there[inside].copy_from_slice(&bytes[outside]));
+        Cow::Owned(there)
+    }
+
+    /// What [`StateTensor::to_memory`] was given, from what it gave.
+    pub fn from_memory(&self, bytes: &mut [u8]) {
+        let Some(axes) = self.axes else { return };
+        let there = bytes.to_vec();
+        let size = bytes.len() / self.ty.shape.elements();
+        for_each_pair(&self.ty.shape, axes, size, |inside, outside| bytes[outside].copy_from_slice(&there[inside]));
+    }
+}
+
+/// Calls `f` with the bytes of each element of `size` bytes, in a tensor of a shape and in the one whose axes it has in the order `axes`.
+fn for_each_pair(shape: &Shape, axes: [usize; 4], size: usize, mut f: impl FnMut(Range<usize>, Range<usize>)) {
+    let mut sizes = [0; 4];
+    axes.iter().zip(shape.dims()).for_each(|(&axis, &size)| sizes[axis] = size);
+    let strides = Shape::from(sizes).strides();
+    let bytes = |element: usize| element * size..(element + 1) * size;
+    let columns = shape[3];
+    for (row, index) in indices([0, 1, 2].map(|axis| shape[axis])).enumerate() {
+        let first: usize = index.iter().zip(axes).map(|(at, axis)| at * strides[axis]).sum();
+        for column in 0..columns {
+            f(bytes(row * columns + column), bytes(first + column * strides[axes[3]]));
+        }
+    }
 }
 
 /// A copy at the end of the step: of results that lie in the state, and of replacements of state that could not be written in

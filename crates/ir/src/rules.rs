@@ -1,6 +1,8 @@
 //! What passes and planner may do for a target: decisions that depend on kernels, caches and libraries, as data.
 
 use crate::dtype::DType;
+use crate::ops::conv::Filter;
+use crate::shape::TensorType;
 
 /// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct Rules {
     /// Whether a fusion without a product adds all elements of a tensor, whatever its axes, to one number. Otherwise its rows are
     /// added first, then their sum's columns.
     pub sums_of_whole_tensors: bool,
+    /// How the weights of convolutions lie, but for depthwise ones, and all state of their shapes.
+    pub filters: Filter,
     /// Which matrix products get further columns; `None` if none does.
     pub columns: Option<ColumnRules>,
     /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
@@ -70,6 +74,8 @@ impl Rules {
         alike_regions_together: false,
         // Sums of rows are added behind the product that gives the tensor, while blocks of it are in cache.
         sums_of_whole_tensors: false,
+        // Vectors take neighbouring output channels.
+        filters: Filter::Hwio,
         // Kernels read rows that begin anywhere.
         columns: None,
         // With fewer channels, pixels cannot be copied one by one without loss.
@@ -77,6 +83,13 @@ impl Rules {
         // Less stays in the second-level cache of several cores until it is read.
         chain: Some(ChainRules { least_elements: 1 << 20, longest_reduction: 128 }),
     };
+
+    /// The axes of state of a type in the order in which they lie, if that is another one: those of filters, told by the shape alone, so
+    /// that all plans that share a state agree. Filters of one channel may belong to depthwise convolutions.
+    pub fn axes_of_state(&self, ty: &TensorType) -> Option<[usize; 4]> {
+        let is_filter = ty.shape.rank() == 4 && ty.shape[2] > 1;
+        (self.filters == Filter::Ohwi && is_filter).then_some(Filter::TO_OHWI)
+    }
 
     /// Each rule in words, for people: its name and its value.
     pub fn entries(&self) -> Vec<(&'static str, String)> {
@@ -102,6 +115,7 @@ impl Rules {
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
             ("factors of sums of such products", factors.to_owned()),
+            ("weights of convolutions", self.filters.axes().to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
             ("convolutions in depthwise ones", self.chain.as_ref().map_or_else(|| "none".to_owned(), chain)),

@@ -2,7 +2,7 @@
 
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
-use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, symmetric};
+use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, Filter, symmetric};
 use bessemer_ir::ops::detection::roi::{RoiAlign, RoiBorder, RoiLevels, RoiSamples};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
@@ -595,7 +595,7 @@ impl ConvCase {
 
     /// The convolution by its definition, one output element at a time.
     fn definition(&self, x: &Tensor, w: &Tensor, y: &Shape) -> Vec<f64> {
-        let Conv2d { stride, dilation, pad, groups } = self.conv;
+        let Conv2d { stride, dilation, pad, groups, .. } = self.conv;
         let [_, height, width, channels] = self.x;
         let [kh, kw, group_channels, out] = self.w;
         let x_at = |n: usize, row: usize, col: usize, c: usize| {
@@ -636,10 +636,9 @@ fn conv_case() -> impl Strategy<Value = ConvCase> {
         };
         ConvCase {
             conv: Conv2d {
-                stride: [height.1, width.1],
                 dilation: [height.2, width.2],
-                pad: [[height.3, height.4], [width.3, width.4]],
                 groups,
+                ..Conv2d::new([height.1, width.1], [[height.3, height.4], [width.3, width.4]])
             },
             x: [batch, size(height), size(width), groups * group_channels],
             w: [height.0, width.0, group_channels, groups * group_out],
@@ -662,12 +661,22 @@ proptest! {
         let forward = dot(&y, &dy);
         prop_assert!((forward - dot(&x, &dx)).abs() < 1e-10, "data gradient");
         prop_assert!((forward - dot(&w, &dw)).abs() < 1e-10, "weight gradient");
+
+        let turned = ConvCase { conv: Conv2d { filter: Filter::Ohwi, ..case.conv }, ..case };
+        let ohwi = |w: Tensor| evaluate(Transpose { perm: Filter::TO_OHWI.to_vec() }, &[w]).remove(0);
+        let w = ohwi(w);
+        prop_assert_eq!(&evaluate(turned.conv, &[x.clone(), w.clone()])[0], &y);
+        prop_assert_eq!(&evaluate(turned.data_grad(), &[dy.clone(), w])[0], &dx);
+        prop_assert_eq!(&evaluate(turned.weight_grad(), &[x, dy])[0], &ohwi(dw));
     }
 }
 
 #[test]
 fn convolution_gradients() {
-    let case = |stride, dilation, pad, groups, x, w| ConvCase { conv: Conv2d { stride, dilation, pad, groups }, x, w };
+    let case = |stride, dilation, pad, groups, x, w| {
+        let conv = Conv2d { dilation, groups, ..Conv2d::new(stride, pad) };
+        ConvCase { conv, x, w }
+    };
     let cases = [
         case([1, 1], [1, 1], symmetric(0), 1, [2, 2, 3, 3], [1, 1, 3, 2]),
         case([2, 2], [1, 1], symmetric(1), 1, [1, 5, 4, 2], [3, 3, 2, 3]),
@@ -681,6 +690,12 @@ fn convolution_gradients() {
         check(case.data_grad(), &[dy.clone(), w]);
         check(case.weight_grad(), &[x, dy]);
     }
+    // Weights `[O, KH, KW, C / groups]`.
+    let conv = Conv2d { groups: 2, filter: Filter::Ohwi, ..Conv2d::new([1, 2], [[0, 2], [1, 0]]) };
+    let [x, w, dy] = [random([1, 4, 4, 4], 1), random([2, 2, 3, 2], 2), random([1, 5, 2, 2], 3)];
+    check(conv, &[x.clone(), w.clone()]);
+    check(Conv2dDataGrad { conv, input: [4, 4] }, &[dy.clone(), w]);
+    check(Conv2dWeightGrad { conv, kernel: [2, 3] }, &[x, dy]);
 }
 
 #[test]

@@ -374,9 +374,9 @@ fn is_unsteady(spec: &ParamSpec) -> bool {
 /// it is one run of bytes.
 fn new_state(device: &dyn Device, specs: &[ParamSpec]) -> Result<Arc<dyn StateStore>, RunError> {
     let (unsteady, steady): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| is_unsteady(spec));
-    let tensors =
-        unsteady.into_iter().chain(steady).map(|spec| StateTensor { name: spec.name.clone(), ty: spec.ty.clone() });
-    device.new_state(StateLayout::new(tensors, device.target().rules().alignment))
+    let rules = device.target().rules();
+    let tensors = unsteady.into_iter().chain(steady).map(|spec| StateTensor::new(&spec.name, &spec.ty, rules));
+    device.new_state(StateLayout::new(tensors, rules.alignment))
 }
 
 /// Compiles a graph and makes it ready to run over state.

@@ -7,6 +7,7 @@ use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::plan::StateTensor;
+use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{RunError, StateLayout, StateSnapshot, StateStore};
 use bessemer_ir::shape::TensorType;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
@@ -454,7 +455,7 @@ struct Held {
 
 impl Held {
     fn new(shared: [f32; 2], own: [f32; 2]) -> Self {
-        let tensor = |name: &str| StateTensor { name: name.to_owned(), ty: TensorType::f32([2]) };
+        let tensor = |name: &str| StateTensor::new(name, &TensorType::f32([2]), &Rules::DEFAULT);
         let bytes = [shared, own].map(|values| values.iter().flat_map(|value| value.to_ne_bytes()).collect());
         Self { layout: StateLayout::new(["shared", "own"].map(tensor), 4), bytes: Mutex::new(bytes) }
     }

@@ -61,16 +61,21 @@ impl StateStore for CudaState {
     }
 
     fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError> {
-        let block = self.block(self.layout.sized(name, into.len())?)?;
-        let _order = self.gpu.lock();
-        self.gpu.stream.download(&block, into).map_err(failed)
+        let number = self.layout.sized(name, into.len())?;
+        let block = self.block(number)?;
+        let order = self.gpu.lock();
+        self.gpu.stream.download(&block, into).map_err(failed)?;
+        drop(order);
+        self.layout.tensors()[number].from_memory(into);
+        Ok(())
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
         let number = self.layout.sized(name, bytes.len())?;
         let block = self.block(number)?;
+        let bytes = self.layout.tensors()[number].to_memory(bytes);
         let _order = self.gpu.lock();
-        self.gpu.stream.upload(bytes, &block).map_err(failed)?;
+        self.gpu.stream.upload(&bytes, &block).map_err(failed)?;
         self.changed(number);
         Ok(())
     }

@@ -57,8 +57,7 @@ impl<'a> Depthwise<'a> {
         let fits = |window: &Window| {
             window.dilation == 1 && RUN.is_multiple_of(window.stride) && window.kernel <= LONGEST_WINDOW
         };
-        let is_depthwise = of.groups == of.channels && of.channels == of.out_channels;
-        (is_depthwise && fits(&of.height) && fits(&of.width)).then_some(Depthwise { of, ty })
+        (of.is_depthwise() && fits(&of.height) && fits(&of.width)).then_some(Depthwise { of, ty })
     }
 
     /// Of the operands.

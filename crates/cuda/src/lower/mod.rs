@@ -23,6 +23,7 @@ use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
 use crate::kgen::{self, Kernel, Operand};
 use bessemer_ir::ops::Op;
+use bessemer_ir::ops::conv::Filter;
 use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target, UnsupportedOps};
@@ -52,6 +53,8 @@ impl CudaTarget {
         factors_of_products: true,
         alike_regions_together: true,
         sums_of_whole_tensors: true,
+        // As cuDNN reads and gives them.
+        filters: Filter::Ohwi,
         // Rows then begin at whole lines of the caches.
         columns: Some(ColumnRules { multiple: 64, least: 1024 }),
         prologue: None,

@@ -6,7 +6,7 @@ use crate::cudnn::{Convolution, Fusion as ConvolutionFusion, Geometry, Pass};
 use crate::kernels::copies::first_items;
 use crate::kernels::depthwise::{Depthwise, Parts};
 use crate::kernels::reduction::reduce;
-use bessemer_ir::ops::conv::{self, Conv2d};
+use bessemer_ir::ops::conv::{self, Conv2d, Filter};
 use bessemer_ir::ops::conv_then_depthwise::Activation;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::matmul::Matmul;
@@ -38,9 +38,6 @@ pub(super) enum ProductTarget {
 /// What runs a convolution, in words.
 pub(super) const BY_CUDNN: &str = "convolution by cuDNN";
 
-/// From the axes of weights, `[KH, KW, C / groups, O]`, to those that cuDNN wants, and back.
-const TO_CUDNN: [usize; 4] = [3, 0, 1, 2];
-const FROM_CUDNN: [usize; 4] = [1, 2, 3, 0];
 const AS_IT_IS: [usize; 4] = [0, 1, 2, 3];
 
 impl Lowered {
@@ -151,7 +148,10 @@ impl Lowered {
         let (result, perm) = match pass {
             Pass::Forward => (typed(of.y_shape()), AS_IT_IS),
             Pass::DataGradient => (typed(convolution.input.into()), AS_IT_IS),
-            Pass::WeightGradient => (typed(convolution.weights().into()), FROM_CUDNN),
+            Pass::WeightGradient if conv.filter == Filter::Hwio => {
+                (typed(convolution.weights().into()), Filter::TO_HWIO)
+            }
+            Pass::WeightGradient => (typed(convolution.weights().into()), AS_IT_IS),
         };
         let is_final = perm == AS_IT_IS && (is_even || pass != Pass::DataGradient);
         let at_once = wanted.filter(|(_, wanted)| is_final && *wanted == ty).map(|(place, _)| place);
@@ -210,8 +210,8 @@ impl Lowered {
         (result, to)
     }
 
-    /// The operands of a pass in the order of its graph, as cuDNN wants them: weights with their axes in its order, an input with
-    /// uneven padding in memory.
+    /// The operands of a pass in the order of its graph, as cuDNN wants them: weights `[O, KH, KW, C / groups]`, an input with uneven
+    /// padding in memory.
     pub(super) fn operands(
         &mut self,
         pass: Pass,
@@ -222,6 +222,10 @@ impl Lowered {
     ) -> [Place; 2] {
         let Described { convolution, low, is_even } = described;
         let (x_type, w_type) = (TensorType::new(ty, of.x_shape()), TensorType::new(ty, of.w_shape()));
+        let filters = |this: &mut Lowered, w: Place| match of.filter {
+            Filter::Ohwi => w,
+            Filter::Hwio => this.permute(w, &w_type, &Filter::TO_OHWI),
+        };
         let padded = |this: &mut Lowered, x: Place| match is_even {
             true => x,
             false => this.padded(x, &x_type, convolution.input, *low),
@@ -229,9 +233,9 @@ impl Lowered {
         match pass {
             Pass::Forward => {
                 let x = padded(self, inputs[0]);
-                [x, self.permute(inputs[1], &w_type, &TO_CUDNN)]
+                [x, filters(self, inputs[1])]
             }
-            Pass::DataGradient => [self.permute(inputs[1], &w_type, &TO_CUDNN), inputs[0]],
+            Pass::DataGradient => [filters(self, inputs[1]), inputs[0]],
             Pass::WeightGradient => [padded(self, inputs[0]), inputs[1]],
         }
     }

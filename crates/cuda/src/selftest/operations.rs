@@ -210,7 +210,7 @@ const HALVED_3: Windows = (depthwise_of([2, 2], [[0, 1], [0, 1]]), [3, 3]);
 const WIDE: Conv2d = depthwise_of([2, 4], [[3, 0], [1, 3]]);
 
 const fn depthwise_of(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Conv2d {
-    Conv2d { stride, dilation: [1, 1], pad, groups: 1 }
+    Conv2d::new(stride, pad)
 }
 
 /// A pass of a depthwise convolution of images of this shape.

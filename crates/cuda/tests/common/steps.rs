@@ -6,6 +6,7 @@ use super::common::{Knobs, mock_or_skip};
 use super::device::{open, options};
 use bessemer_cpu::{CpuDevice, CpuOptions};
 use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget};
+use bessemer_ir::ops::conv::Filter;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The CPU as a target of graphs that are compiled by the rules of GPUs.
+/// The CPU as a target of graphs that are compiled by the rules of GPUs, but for the order of weights.
 pub(crate) struct CpuByRulesOfGpus(pub(crate) CpuOptions);
 
 impl Target for CpuByRulesOfGpus {
@@ -31,7 +32,9 @@ impl Target for CpuByRulesOfGpus {
     }
 
     fn rules(&self) -> &Rules {
-        &CudaTarget::RULES
+        // Kernels of the CPU read weights in one order alone; that is all that makes plans different.
+        const RULES: Rules = Rules { filters: Filter::Hwio, ..CudaTarget::RULES };
+        &RULES
     }
 
     fn lower(

@@ -1,4 +1,5 @@
-//! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
+//! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]` or
+//! `[O, KH, KW, C / groups]`.
 //! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
 
 use super::limited::Limited;
@@ -63,6 +64,48 @@ impl Window {
     }
 }
 
+/// In what order the axes of weights lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// `[KH, KW, C / groups, O]`
+    #[default]
+    Hwio,
+    /// `[O, KH, KW, C / groups]`
+    Ohwi,
+}
+
+impl Filter {
+    /// The axes of `[KH, KW, C / groups, O]` in the order of [`Filter::Ohwi`].
+    pub const TO_OHWI: [usize; 4] = [3, 0, 1, 2];
+    /// The axes of `[O, KH, KW, C / groups]` in the order of [`Filter::Hwio`].
+    pub const TO_HWIO: [usize; 4] = [1, 2, 3, 0];
+
+    /// The axes in words.
+    pub const fn axes(self) -> &'static str {
+        match self {
+            Filter::Hwio => "[KH, KW, C / groups, O]",
+            Filter::Ohwi => "[O, KH, KW, C / groups]",
+        }
+    }
+
+    /// The shape of weights whose sizes are `[KH, KW, C / groups, O]`.
+    fn shape(self, [kh, kw, channels, out_channels]: [usize; 4]) -> Shape {
+        match self {
+            Filter::Hwio => [kh, kw, channels, out_channels].into(),
+            Filter::Ohwi => [out_channels, kh, kw, channels].into(),
+        }
+    }
+
+    /// `[KH, KW, C / groups, O]` of weights.
+    fn sizes(self, shape: &Shape) -> Result<[usize; 4], OpError> {
+        let sizes = sizes4(shape, "weights", self.axes())?;
+        Ok(match self {
+            Filter::Hwio => sizes,
+            Filter::Ohwi => Filter::TO_HWIO.map(|axis| sizes[axis]),
+        })
+    }
+}
+
 /// Sizes of a convolution, the same for the convolution and its two gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -78,6 +121,8 @@ pub struct Geometry {
     pub out_channels: usize,
     /// Channel groups that are convolved independently; divides both channel counts.
     pub groups: usize,
+    /// How the weights lie.
+    pub filter: Filter,
 }
 
 impl Geometry {
@@ -86,9 +131,15 @@ impl Geometry {
         [self.batch, self.height.input, self.width.input, self.channels].into()
     }
 
-    /// Shape of the weights, `[KH, KW, C / groups, O]`.
+    /// Shape of the weights.
     pub fn w_shape(&self) -> Shape {
-        [self.height.kernel, self.width.kernel, self.channels / self.groups, self.out_channels].into()
+        let taps = [self.height.kernel, self.width.kernel];
+        self.filter.shape([taps[0], taps[1], self.channels / self.groups, self.out_channels])
+    }
+
+    /// Whether each channel is convolved alone, with one output channel.
+    pub fn is_depthwise(&self) -> bool {
+        self.groups == self.channels && self.channels == self.out_channels
     }
 
     /// Shape of the output, `[N, OH, OW, O]`.
@@ -107,17 +158,18 @@ impl Geometry {
         let (h, w) = (&self.height, &self.width);
         let group_in = self.channels / self.groups;
         let group_out = self.out_channels / self.groups;
+        let taps = h.kernel * w.kernel;
         for (y, [n, oh, ow]) in indices([self.batch, h.output, w.output]).enumerate() {
             for (tap, [kh, kw]) in indices([h.kernel, w.kernel]).enumerate() {
                 let (Some(ih), Some(iw)) = (h.element(oh, kh), w.element(ow, kw)) else { continue };
                 let x = (n * h.input + ih) * w.input + iw;
                 for (o, c) in (0..self.out_channels).flat_map(|o| (0..group_in).map(move |c| (o, c))) {
                     let channel = o / group_out * group_in + c;
-                    f(
-                        x * self.channels + channel,
-                        (tap * group_in + c) * self.out_channels + o,
-                        y * self.out_channels + o,
-                    );
+                    let weight = match self.filter {
+                        Filter::Hwio => (tap * group_in + c) * self.out_channels + o,
+                        Filter::Ohwi => (o * taps + tap) * group_in + c,
+                    };
+                    f(x * self.channels + channel, weight, y * self.out_channels + o);
                 }
             }
         }
@@ -125,7 +177,7 @@ impl Geometry {
 }
 
 /// All indices of a dense array, in row-major order.
-pub(super) fn indices<const N: usize>(sizes: [usize; N]) -> impl Iterator<Item = [usize; N]> {
+pub(crate) fn indices<const N: usize>(sizes: [usize; N]) -> impl Iterator<Item = [usize; N]> {
     (0..sizes.iter().product()).map(move |mut position: usize| {
         let mut index = [0; N];
         for axis in (0..N).rev() {
@@ -168,7 +220,7 @@ fn check_output(dy: &Shape, expected: &Shape) -> Result<(), OpError> {
     }
 }
 
-/// Convolution (cross-correlation). Inputs: x `[N, H, W, C]`, w `[KH, KW, C / groups, O]`; output `[N, OH, OW, O]` with
+/// Convolution (cross-correlation). Inputs: x `[N, H, W, C]`, w as `filter` says; output `[N, OH, OW, O]` with
 /// `OH = (H + top + bottom - (KH - 1) * dilation - 1) / stride + 1`, rounded down. The padding is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2d {
@@ -180,12 +232,14 @@ pub struct Conv2d {
     pub pad: [[usize; 2]; 2],
     /// Output channel `o` reads the input channels of group `o / (O / groups)`.
     pub groups: usize,
+    /// How the weights lie, those of both gradients too.
+    pub filter: Filter,
 }
 
 impl Conv2d {
-    /// Without dilation and groups.
-    pub fn new(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Self {
-        Conv2d { stride, dilation: [1, 1], pad, groups: 1 }
+    /// Without dilation and groups, with weights `[KH, KW, C, O]`.
+    pub const fn new(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Self {
+        Conv2d { stride, dilation: [1, 1], pad, groups: 1, filter: Filter::Hwio }
     }
 
     /// Sizes for an input and weights of these shapes.
@@ -194,7 +248,7 @@ impl Conv2d {
     /// Which dimension does not fit.
     pub fn geometry(&self, x: &Shape, w: &Shape) -> Result<Geometry, OpError> {
         let [batch, h, width, channels] = sizes4(x, "input", "[N, H, W, C]")?;
-        let [kh, kw, group_channels, out_channels] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
+        let [kh, kw, group_channels, out_channels] = self.filter.sizes(w)?;
         if self.groups == 0 || !channels.is_multiple_of(self.groups) || !out_channels.is_multiple_of(self.groups) {
             let groups = self.groups;
             return Err(OpError::Sizes(format!(
@@ -213,6 +267,7 @@ impl Conv2d {
             channels,
             out_channels,
             groups: self.groups,
+            filter: self.filter,
         })
     }
 
@@ -221,7 +276,8 @@ impl Conv2d {
     }
 
     fn weight_grad(&self, w: &Shape) -> Conv2dWeightGrad {
-        Conv2dWeightGrad { conv: *self, kernel: [w[0], w[1]] }
+        let [kh, kw, ..] = self.filter.sizes(w).expect("the node was accepted with these shapes");
+        Conv2dWeightGrad { conv: *self, kernel: [kh, kw] }
     }
 
     fn describe(&self) -> String {
@@ -231,6 +287,9 @@ impl Conv2d {
         }
         if self.groups != 1 {
             text += &format!(", groups={}", self.groups);
+        }
+        if self.filter != Filter::Hwio {
+            text += &format!(", weights={}", self.filter.axes());
         }
         text
     }
@@ -338,7 +397,7 @@ impl OpRule for Conv2d {
 }
 
 /// Gradient of a convolution with respect to its input; by itself a transposed convolution. Inputs: dy
-/// `[N, OH, OW, O]`, w `[KH, KW, C / groups, O]`; output `[N, H, W, C]`.
+/// `[N, OH, OW, O]`, w as `conv.filter` says; output `[N, H, W, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dDataGrad {
     /// The forward convolution.
@@ -354,7 +413,7 @@ impl Conv2dDataGrad {
     /// Which dimension does not fit.
     pub fn geometry(&self, dy: &Shape, w: &Shape) -> Result<Geometry, OpError> {
         let [batch, ..] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
-        let [_, _, group_channels, _] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
+        let [_, _, group_channels, _] = self.conv.filter.sizes(w)?;
         let x = [batch, self.input[0], self.input[1], group_channels * self.conv.groups].into();
         let geometry = self.conv.geometry(&x, w)?;
         check_output(dy, &geometry.y_shape())?;
@@ -409,8 +468,8 @@ impl OpRule for Conv2dDataGrad {
     }
 }
 
-/// Gradient of a convolution with respect to its weights. Inputs: x `[N, H, W, C]`, dy `[N, OH, OW, O]`; output
-/// `[KH, KW, C / groups, O]`.
+/// Gradient of a convolution with respect to its weights. Inputs: x `[N, H, W, C]`, dy `[N, OH, OW, O]`; the output lies as
+/// `conv.filter` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dWeightGrad {
     /// The forward convolution.
@@ -427,8 +486,8 @@ impl Conv2dWeightGrad {
     pub fn geometry(&self, x: &Shape, dy: &Shape) -> Result<Geometry, OpError> {
         let [_, _, _, channels] = sizes4(x, "input", "[N, H, W, C]")?;
         let [_, _, _, out_channels] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
-        let w = [self.kernel[0], self.kernel[1], channels / self.conv.groups.max(1), out_channels].into();
-        let geometry = self.conv.geometry(x, &w)?;
+        let sizes = [self.kernel[0], self.kernel[1], channels / self.conv.groups.max(1), out_channels];
+        let geometry = self.conv.geometry(x, &self.conv.filter.shape(sizes))?;
         check_output(dy, &geometry.y_shape())?;
         Ok(geometry)
     }

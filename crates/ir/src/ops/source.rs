@@ -14,8 +14,10 @@ pub struct Input {
     pub name: String,
     /// Whether the input is fed, trained or other state.
     pub role: Role,
-    /// Element type and shape of the tensor.
+    /// Element type and shape of the tensor, as it lies in memory.
     pub ty: TensorType,
+    /// The axes of the tensor as it is known outside the step, in the order in which they lie in memory; none if that is their order.
+    pub axes: Option<[usize; 4]>,
 }
 
 impl OpRule for Input {
@@ -28,7 +30,10 @@ impl OpRule for Input {
     }
 
     fn attributes(&self) -> String {
-        self.name.clone()
+        match self.axes {
+            Some(axes) => format!("{}, axes={axes:?}", self.name),
+            None => self.name.clone(),
+        }
     }
 
     fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::fusion::{Fusion, FusionOutput};
-use crate::ops::{Op, Storage};
+use crate::ops::{Op, Storage, source};
 use crate::passes::alike::{Runs, is_scalar};
 use crate::passes::invariant::Invariant;
 use crate::plan::{KernelCall, Kernels, Location, Needs, OnceCall, Plan, StateCopy, StateTensor};
@@ -165,7 +165,8 @@ impl<'a> Planner<'a> {
     fn lifetime(&mut self, value: Value) -> Lifetime {
         match &self.graph.node(value.node).op {
             Op::Input(input) if input.role.is_persistent() => {
-                self.state.push(StateTensor { name: input.name.clone(), ty: input.ty.clone() });
+                let source::Input { name, ty, axes, .. } = input.clone();
+                self.state.push(StateTensor { name, ty, axes });
                 Lifetime::State(self.state.len() - 1)
             }
             Op::Input(_) | Op::Constant(_) => Lifetime::Persistent,

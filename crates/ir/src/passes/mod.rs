@@ -5,6 +5,7 @@ pub mod buckets;
 pub mod chain;
 mod channels;
 pub mod factors;
+mod filters;
 pub mod fold;
 pub mod fuse;
 pub mod invariant;
@@ -26,12 +27,13 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 11] = [
+pub const PASSES: [&str; 12] = [
     "simplify",
     "fold",
     "precision",
     "widen",
     "recompute",
+    "filters",
     "prologue",
     "chain",
     "fuse",
@@ -96,6 +98,8 @@ pub fn run_passes(
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
+            // State lies as the target has it, whatever a step does.
+            "filters" => filters::filters(&graph, rules),
             "prologue" if enabled && options.fuse => match &rules.prologue {
                 Some(rules) => prologue::prologue(&graph, rules),
                 None => Ok(graph),

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn tensor(name: &str, elements: usize) -> StateTensor {
-        StateTensor { name: name.to_owned(), ty: TensorType::f32([elements]) }
+        StateTensor::new(name, &TensorType::f32([elements]), &crate::rules::Rules::DEFAULT)
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
     } else {
         [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
     };
-    let conv = Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 };
+    let conv = Conv2d { dilation: [dilation; 2], ..Conv2d::new([stride; 2], pad) };
     p.graph.push1(conv, &[x, weights])
 }
 
@@ -87,7 +87,7 @@ fn window(d: &mut Draw, h: usize, w: usize) -> ([usize; 2], Conv2d) {
     } else {
         [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
     };
-    ([kh, kw], Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 })
+    ([kh, kw], Conv2d { dilation: [dilation; 2], ..Conv2d::new([stride; 2], pad) })
 }
 
 pub(super) fn depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
