@@ -6,6 +6,7 @@ use super::lanes::{Lanes, There, Width, for_lanes};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Reg};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Threads of a block.
@@ -130,13 +131,18 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     Launches { launches, scratch: vec![partial; sums.len() + 2 * moments.len()] }
 }
 
-/// Launches that add what the parts summed, which the first scratch memories hold.
+/// Launches that add what the parts summed, which the first scratch memories hold: one for all sums of as many runs of rows.
 pub(super) fn finishes(name: &str, cols: usize, sums: &[Sum], cut: &Cut) -> Vec<Launch> {
-    let one = |(index, sum): (usize, &Sum)| {
-        let kernel = finish(&format!("{name}_sum{}", sum.output), cols, sum.groups, cut.all() / sum.groups);
-        Launch { kernel, operands: vec![Operand::Scratch(index), Operand::Output(sum.output)] }
+    let mut alike: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+    for (index, sum) in sums.iter().enumerate() {
+        alike.entry(sum.groups).or_default().push((index, sum.output));
+    }
+    let launch = |(groups, sums): (usize, Vec<(usize, usize)>)| {
+        let kernel = finish(&format!("{name}_sum{}", sums[0].1), cols, groups, cut.all() / groups, sums.len());
+        let operands = sums.iter().flat_map(|&(index, output)| [Operand::Scratch(index), Operand::Output(output)]);
+        Launch { kernel, operands: operands.collect() }
     };
-    sums.iter().enumerate().map(one).collect()
+    alike.into_iter().map(launch).collect()
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {
@@ -229,11 +235,17 @@ fn add_threads(sum: &Sum, width: Width, Block { across, down }: Block, cols: usi
     format!("{}__syncthreads();\n{add}", for_lanes(width, &put))
 }
 
-/// Adds `parts` rows for each of `groups`: `[groups, parts, cols]` to `[groups, cols]`.
-fn finish(name: &str, cols: usize, groups: usize, parts: usize) -> Kernel {
+/// Adds `parts` rows for each of `groups`: `[groups, parts, cols]` to `[groups, cols]`, for each of `sums` pairs of tensors.
+fn finish(name: &str, cols: usize, groups: usize, parts: usize, sums: usize) -> Kernel {
     let block = Block::of_parts(parts);
     let Block { across, down } = block;
-    let mut body = format!(
+    let of_block = |name: &str| {
+        let choose = |rest: String, sum: usize| format!("blockIdx.z == {sum}u ? {name}{sum} : {rest}");
+        (0..sums - 1).rev().fold(format!("{name}{}", sums - 1), choose)
+    };
+    let mut body =
+        format!("const float* const partial = {};\nfloat* const sum = {};\n", of_block("partial"), of_block("sum"));
+    body += &format!(
         "const u32 col = blockIdx.x * {across}u + threadIdx.x;\n\
          float total = 0.0f;\n\
          if (col < {cols}u) {{\n\
@@ -252,9 +264,12 @@ fn finish(name: &str, cols: usize, groups: usize, parts: usize) -> Kernel {
     }
     body += &format!("if (col < {cols}u) sum[blockIdx.y * {cols}u + col] = total;\n");
     let elements = groups * cols;
-    let parameters =
-        vec![Parameter::input("partial", DType::F32, elements * parts), Parameter::output("sum", DType::F32, elements)];
-    let blocks = [cols.div_ceil(across) as u32, groups as u32, 1];
+    let pair = |sum: usize| {
+        let partial = Parameter::input(format!("partial{sum}"), DType::F32, elements * parts);
+        [partial, Parameter::output(format!("sum{sum}"), DType::F32, elements)]
+    };
+    let parameters = (0..sums).flat_map(pair).collect();
+    let blocks = [cols.div_ceil(across) as u32, groups as u32, sums as u32];
     Kernel::new(name, parameters, blocks, block.threads(), &indented(&body))
 }
 
