@@ -148,9 +148,13 @@ impl Canonicaliser<'_> {
         operands
     }
 
-    /// The operands with a row axis of size 1, if any of them is made of reductions along rows.
+    /// The operands with a row axis of size 1, if any of the result's shape is made of reductions along rows.
     fn all_kept_rows(&mut self, operands: &[Value], domain: &Shape) -> Result<Option<Vec<Value>>, GraphError> {
         let kept: Vec<Option<Value>> = operands.iter().map(|&operand| self.kept_rows(operand)).collect();
+        let g = self.rewriter.target();
+        if !operands.iter().zip(&kept).any(|(&operand, kept)| kept.is_some() && g.shape(operand) == domain) {
+            return Ok(None);
+        }
         let mut rows = Vec::with_capacity(operands.len());
         for (&operand, kept) in operands.iter().zip(&kept) {
             let g = self.rewriter.target();
@@ -166,7 +170,7 @@ impl Canonicaliser<'_> {
                 (None, None) => return Ok(None),
             });
         }
-        Ok(kept.iter().any(Option::is_some).then_some(rows))
+        Ok(Some(rows))
     }
 
     /// `max(x)`, `e = exp(x - max(x))` and `sum(e)` of each row of the node's input.
