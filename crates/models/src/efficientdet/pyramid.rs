@@ -97,9 +97,12 @@ fn weights(b: &mut Builder, count: usize, form: EdgeWeights) -> Result<Option<Ve
     let sum = g.sum(weights, &[0])?;
     let divisor = g.add_scalar(sum, EDGE_EPS)?;
     let shares = g.div(weights, divisor)?;
+    // A sum of zeros and one share joins the regions around it, forwards and backwards, which a slice of one element does not.
     let each = (0..count).map(|index| {
-        let share = g.slice(shares, &[index], &[index + 1], &[1])?;
-        g.reshape(share, [])
+        let alone: Vec<f64> = (0..count).map(|other| if other == index { 1.0 } else { 0.0 }).collect();
+        let alone = g.constant_vector(&alone)?;
+        let share = g.mul(shares, alone)?;
+        g.sum(share, &[0])
     });
     Ok(Some(each.collect::<Result<_>>()?))
 }
