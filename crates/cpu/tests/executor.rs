@@ -206,7 +206,7 @@ fn limited_weight_gradients_are_those_of_fewer_items() {
         let x = feed("x", TensorType::f32([items, 7, 7, 32]));
         let dy = feed("dy", TensorType::f32([items, 7, 7, 48]));
         let limit = count.map(|_| feed("count", TensorType::new(DType::I32, [])));
-        let op = Conv2dWeightGrad { conv: Conv2d::new([1, 1], [[1, 1], [1, 1]]), kernel: [3, 3] };
+        let op = Conv2dWeightGrad::new(Conv2d::new([1, 1], [[1, 1], [1, 1]]), [3, 3]);
         let dw = match limit {
             Some(limit) => g.push1(Limited::new(op), &[x, dy, limit]),
             None => g.push1(op, &[x, dy]),

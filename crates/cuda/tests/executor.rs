@@ -49,7 +49,7 @@ fn convolutions_with_uneven_padding() {
         let [x, w, dy] = [x, w, dy].map(|v| g.cast(v, ty).unwrap());
         let y = g.push1(Op::from(conv), &[x, w]).unwrap();
         let dx = g.push1(Op::from(Conv2dDataGrad { conv, input: [9, 7] }), &[dy, w]).unwrap();
-        let dw = g.push1(Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), &[x, dy]).unwrap();
+        let dw = g.push1(Op::from(Conv2dWeightGrad::new(conv, [3, 3])), &[x, dy]).unwrap();
         for (name, value) in [("y", y), ("dx", dx), ("dw", dw)] {
             g.output(name, value);
         }
@@ -66,7 +66,7 @@ fn a_prologue_is_a_region_before_the_convolution() {
     let by_image = f32s(&mut g, "scales by image", &[2, 1, 1, 16]);
     let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
     let dy = f32s(&mut g, "dy", &[2, 5, 5, 8]);
-    let products = [(Op::from(conv), w), (Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), dy)];
+    let products = [(Op::from(conv), w), (Op::from(Conv2dWeightGrad::new(conv, [3, 3])), dy)];
     for (name, (op, second)) in ["y", "dw"].into_iter().zip(products) {
         for relu in [true, false] {
             for (scales, scale) in [("for all", scale), ("by image", by_image)] {
@@ -655,7 +655,7 @@ fn tf32_is_a_mode_of_products_and_convolutions() {
     let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
     let y = g.push1(Op::from(conv), &[x, w]).unwrap();
     let dx = g.push1(Op::from(Conv2dDataGrad { conv, input: [6, 6] }), &[dy, w]).unwrap();
-    let dw = g.push1(Op::from(Conv2dWeightGrad { conv, kernel: [3, 3] }), &[x, dy]).unwrap();
+    let dw = g.push1(Op::from(Conv2dWeightGrad::new(conv, [3, 3])), &[x, dy]).unwrap();
     let c = g.push1(PLAIN, &[a, b]).unwrap();
     for (name, value) in [("y", y), ("dx", dx), ("dw", dw), ("c", c)] {
         g.output(name, value);

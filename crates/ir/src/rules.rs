@@ -23,6 +23,8 @@ pub struct Rules {
     /// Whether a fusion without a product adds all elements of a tensor, whatever its axes, to one number. Otherwise its rows are
     /// added first, then their sum's columns.
     pub sums_of_whole_tensors: bool,
+    /// Whether products of the first items of a batch leave out the others. Otherwise they take the whole batch, which is zeros there.
+    pub limited_products: bool,
     /// How the weights of convolutions lie, but for depthwise ones, and all state of their shapes.
     pub filters: Filter,
     /// Which matrix products get further columns; `None` if none does.
@@ -74,6 +76,7 @@ impl Rules {
         alike_regions_together: false,
         // Sums of rows are added behind the product that gives the tensor, while blocks of it are in cache.
         sums_of_whole_tensors: false,
+        limited_products: true,
         // Vectors take neighbouring output channels.
         filters: Filter::Hwio,
         // Kernels read rows that begin anywhere.
@@ -106,6 +109,7 @@ impl Rules {
         let sums = if self.sums_of_whole_tensors { "at once" } else { "rows, then columns" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
+        let limited = if self.limited_products { "those items alone" } else { "zeros behind them" };
         let factors = if self.factors_of_products { "numbers in memory" } else { "in the fusion" };
         vec![
             ("alignment", format!("{} bytes", self.alignment)),
@@ -115,6 +119,7 @@ impl Rules {
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
             ("factors of sums of such products", factors.to_owned()),
+            ("products of the first items of a batch", limited.to_owned()),
             ("weights of convolutions", self.filters.axes().to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),
             ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),

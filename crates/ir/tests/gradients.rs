@@ -590,7 +590,7 @@ impl ConvCase {
     }
 
     fn weight_grad(&self) -> Conv2dWeightGrad {
-        Conv2dWeightGrad { conv: self.conv, kernel: [self.w[0], self.w[1]] }
+        Conv2dWeightGrad::new(self.conv, [self.w[0], self.w[1]])
     }
 
     /// The convolution by its definition, one output element at a time.
@@ -695,7 +695,7 @@ fn convolution_gradients() {
     let [x, w, dy] = [random([1, 4, 4, 4], 1), random([2, 2, 3, 2], 2), random([1, 5, 2, 2], 3)];
     check(conv, &[x.clone(), w.clone()]);
     check(Conv2dDataGrad { conv, input: [4, 4] }, &[dy.clone(), w]);
-    check(Conv2dWeightGrad { conv, kernel: [2, 3] }, &[x, dy]);
+    check(Conv2dWeightGrad::new(conv, [2, 3]), &[x, dy]);
 }
 
 #[test]
@@ -712,7 +712,7 @@ fn convolution_values() {
     let dy = f32s([1, 1, 1, 1], &[2.0]);
     let spread = [2.0, 0.0, 20.0, 0.0, 0.0, 0.0, 200.0, 0.0, 2000.0];
     assert_gives(Conv2dDataGrad { conv: dilated, input: [3, 3] }, &[dy.clone(), w], &[&spread]);
-    assert_gives(Conv2dWeightGrad { conv: dilated, kernel: [2, 2] }, &[x, dy], &[&[2.0, 6.0, 14.0, 18.0]]);
+    assert_gives(Conv2dWeightGrad::new(dilated, [2, 2]), &[x, dy], &[&[2.0, 6.0, 14.0, 18.0]]);
 
     let pixel = f32s([1, 1, 1, 4], &[1.0, 2.0, 3.0, 4.0]);
     let depthwise = Conv2d { groups: 4, ..plain };

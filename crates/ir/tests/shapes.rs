@@ -160,7 +160,7 @@ fn convolution_gradients() {
     let rank = "the output gradient must be [N, OH, OW, O], not [6]";
     refuses(data([8, 7]), &[f32s([6]), w.clone()], rank);
 
-    let weights = |kernel| Conv2dWeightGrad { conv, kernel };
+    let weights = |kernel| Conv2dWeightGrad::new(conv, kernel);
     gives(weights([3, 3]), &[x.clone(), dy.clone()], &[w]);
     gives(weights([4, 4]), &[f32s([2, 8, 8, 4]), dy.clone()], &[f32s([4, 4, 2, 6])]);
     let height = "the output gradient has size 4 along the height, the convolution gives 3";
@@ -344,7 +344,7 @@ fn costs() {
         Cost { flops: 2 * (2 * 4 * 4 * 6) * (3 * 3 * 2), bytes: 4 * (2 * 8 * 8 * 4 + 3 * 3 * 2 * 6 + 2 * 4 * 4 * 6) };
     assert_eq!(cost(conv, &[x.clone(), w.clone()]), expected);
     assert_eq!(cost(Conv2dDataGrad { conv, input: [8, 8] }, &[dy.clone(), w]), expected);
-    assert_eq!(cost(Conv2dWeightGrad { conv, kernel: [3, 3] }, &[x, dy]), expected);
+    assert_eq!(cost(Conv2dWeightGrad::new(conv, [3, 3]), &[x, dy]), expected);
 
     let plain = Matmul { trans_a: false, trans_b: false };
     let expected = Cost { flops: 2 * 30 * 2 * 3 * 4, bytes: 2 * (30 * 2 * 3 + 3 * 4) + 4 * (30 * 2 * 4) };

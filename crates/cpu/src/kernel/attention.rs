@@ -1,13 +1,12 @@
 //! Attention and its gradient. They compute `f32`; where a plan has the output and the gradients in 16 bits, those are widened
 //! before and rounded behind.
 
+use super::rounded::{round, widen, widened_len};
 use super::{CallError, Kernel, Operands, Unsupported};
 use crate::attention::AttentionDesc;
 use crate::gemm::Ctx;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 use bessemer_ir::{DType, TensorType};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 /// # Errors
 /// When heads are too deep.
@@ -19,35 +18,6 @@ pub(super) fn forward(attention: &Attention, types: &[&TensorType]) -> Result<Bo
 /// When heads are too deep.
 pub(super) fn backward(grad: &AttentionGrad, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
     Ok(Box::new(Backward { desc: AttentionDesc::new(&grad.attention, types)?, output: grad.attention.output }))
-}
-
-/// Scratch elements for tensors of these lengths in `f32`, where they are of another type.
-fn widened_len(ty: DType, lengths: &[usize]) -> usize {
-    if ty == DType::F32 { 0 } else { lengths.iter().sum() }
-}
-
-/// # Safety
-/// As many elements of a type of 16 bits lie at `from`.
-unsafe fn widen(ty: DType, from: *const u8, to: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match ty {
-            DType::Bf16 => std::slice::from_raw_parts(from.cast::<bf16>(), to.len()).convert_to_f32_slice(to),
-            _ => std::slice::from_raw_parts(from.cast::<f16>(), to.len()).convert_to_f32_slice(to),
-        }
-    }
-}
-
-/// # Safety
-/// As many elements of a type of 16 bits have room at `to`, and nothing else uses them.
-unsafe fn round(ty: DType, from: &[f32], to: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match ty {
-            DType::Bf16 => std::slice::from_raw_parts_mut(to.cast::<bf16>(), from.len()).convert_from_f32_slice(from),
-            _ => std::slice::from_raw_parts_mut(to.cast::<f16>(), from.len()).convert_from_f32_slice(from),
-        }
-    }
 }
 
 struct Forward {

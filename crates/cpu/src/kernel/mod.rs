@@ -12,6 +12,7 @@ mod pooling;
 mod random;
 mod reduction;
 mod roi;
+mod rounded;
 mod rows;
 mod weight_grad;
 

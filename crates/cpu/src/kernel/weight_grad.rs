@@ -1,6 +1,7 @@
 //! Gradients of convolutions with respect to their weights.
 
 use super::contraction::{AffineOperands, conv_desc, limit};
+use super::rounded::{round, widened_len};
 use super::{CallError, Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
@@ -22,7 +23,7 @@ pub(super) fn lower(
     let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
     let conv = conv_desc(&geometry, &grad.conv);
     match (geometry.groups, types[0].dtype) {
-        (1, dtype) => Ok(Box::new(Whole { conv, dtype, prologue, is_limited })),
+        (1, dtype) => Ok(Box::new(Whole { conv, dtype, output: grad.output, prologue, is_limited })),
         (groups, dtype) => Ok(Box::new(Grouped(GroupedDesc { conv, groups, dtype }))),
     }
 }
@@ -31,12 +32,18 @@ pub(super) fn lower(
 struct Whole {
     conv: ConvDesc,
     dtype: DType,
+    output: DType,
     prologue: Option<AffineOperands>,
     /// Whether the third operand says how many items of the batch there are.
     is_limited: bool,
 }
 
 impl Whole {
+    /// Elements of the result.
+    fn weights(&self) -> usize {
+        self.conv.kh * self.conv.kw * self.conv.c_in * self.conv.c_out
+    }
+
     /// Whether Winograd's algorithm computes `conv`, with all or some of the batch.
     fn by_winograd(&self, conv: &ConvDesc) -> bool {
         self.dtype == DType::F32 && winograd::weight_grad_applies(conv)
@@ -62,11 +69,11 @@ impl Kernel for Whole {
                 false => conv::weight_grad_scratch_len(&conv, self.dtype, threads),
             }
         };
-        (least..=self.conv.n).map(of_first).max().unwrap_or(0)
+        (least..=self.conv.n).map(of_first).max().unwrap_or(0) + widened_len(self.output, &[self.weights()])
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
-        let Whole { mut conv, dtype, prologue, is_limited } = *self;
+        let Whole { mut conv, dtype, output, prologue, is_limited } = *self;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {
             if is_limited {
@@ -74,15 +81,19 @@ impl Kernel for Whole {
             }
             let x = operands.elements(0, dtype, conv.n * conv.h * conv.w * conv.c_in);
             let dy = operands.elements(1, dtype, conv.n * conv.oh * conv.ow * conv.c_out);
-            let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
-            let dw = Output::from_raw(operands.outputs[0].cast(), len);
+            let (wide, scratch) = operands.scratch().split_at_mut(widened_len(output, &[self.weights()]));
+            let to = if output == DType::F32 { operands.outputs[0].cast() } else { wide.as_mut_ptr() };
+            let dw = Output::from_raw(to, self.weights());
             let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));
             if conv.n == 0 {
                 dw.zero_behind(ctx, 0);
             } else if self.by_winograd(&conv) {
-                winograd::weight_grad(ctx, &conv, x, dy, dw, operands.scratch());
+                winograd::weight_grad(ctx, &conv, x, dy, dw, scratch);
             } else {
-                conv::weight_grad(ctx, &conv, x, dy, dw, operands.scratch());
+                conv::weight_grad(ctx, &conv, x, dy, dw, scratch);
+            }
+            if output != DType::F32 {
+                round(output, wide, operands.outputs[0]);
             }
         }
         Ok(())

@@ -53,19 +53,6 @@ pub(super) fn merged(sizes: &[usize], from: &[usize], to: &[usize]) -> (Vec<usiz
     (merged, strides)
 }
 
-/// The first `count` of `items` items of a batch, `count` being an `i32[]`; zeros behind them. A count that is out of range
-/// stands for none, or for all.
-pub(crate) fn first_items(ty: DType, items: usize, item: usize) -> Kernel {
-    let elements = items * item;
-    let parameters = vec![
-        Parameter::input("x", ty, elements),
-        Parameter::input("count", DType::I32, 1),
-        Parameter::output("y", ty, elements),
-    ];
-    let zero = converted("0.0f", DType::F32, ty);
-    for_each("first_items", parameters, elements, &format!("y[i] = (int)(i / {item}u) < count[0] ? x[i] : {zero};\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

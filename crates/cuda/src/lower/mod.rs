@@ -53,6 +53,8 @@ impl CudaTarget {
         factors_of_products: true,
         alike_regions_together: true,
         sums_of_whole_tensors: true,
+        // Libraries take what they were planned for.
+        limited_products: false,
         // As cuDNN reads and gives them.
         filters: Filter::Ohwi,
         // Rows then begin at whole lines of the caches.
@@ -118,6 +120,8 @@ pub enum Unsupported {
     InMemory,
     #[error("only fused kernels compute it")]
     OutsideFusion,
+    #[error("products take whole batches")]
+    WholeBatch,
     #[error("it has no kernel yet")]
     NoKernel,
     #[error("the operands must be {expected}, one is {actual}")]
@@ -182,7 +186,7 @@ pub(crate) enum Missed {
     Function,
     #[error("with convolutions cuDNN fuses in 16 bits here")]
     Type,
-    #[error("cuDNN fuses with no convolution that is padded or cut in memory")]
+    #[error("cuDNN fuses with no convolution that is padded in memory")]
     Geometry,
     #[error("depthwise convolutions run by a kernel of their own")]
     Depthwise,
@@ -385,8 +389,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         | Op::Conv2dDataGrad(_)
         | Op::Conv2dWeightGrad(_)
         | Op::ConvWithPrologue(_)
-        | Op::ConvThenDepthwise(_)
-        | Op::Limited(_) => product::lower(&node.op, &types),
+        | Op::ConvThenDepthwise(_) => product::lower(&node.op, &types),
         Op::Transpose(op) => Ok(moves::transpose(op, &types)),
         Op::Slice(op) => Ok(moves::slice(op, &types, &node.outputs[0])),
         Op::Broadcast(op) => Ok(moves::broadcast(op, &types)),
@@ -440,6 +443,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
             let geometry = scatter.geometry(&types[0].shape, &types[1].shape)?;
             Ok(Lowered::of(kernels::index::scatter_add(types[0].dtype, &geometry), 1))
         }
+        Op::Limited(_) => Err(Unsupported::WholeBatch),
         Op::Random(random) => match random.distribution {
             Distribution::Uniform => Err(Unsupported::OutsideFusion),
             Distribution::Normal => {

@@ -3,7 +3,6 @@
 use super::{Lowered, Place, Step, Unsupported, region};
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Fusion as ConvolutionFusion, Geometry, Pass};
-use crate::kernels::copies::first_items;
 use crate::kernels::depthwise::{Depthwise, Parts};
 use crate::kernels::reduction::reduce;
 use bessemer_ir::ops::conv::{self, Conv2d, Filter};
@@ -22,7 +21,10 @@ use bessemer_ir::{DType, Shape, TensorType};
 pub(super) fn lower(op: &Op, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
     let mut lowered = Lowered::named("");
     let inputs: Vec<Place> = (0..types.len()).map(Place::Input).collect();
-    lowered.contract(op, types, &inputs, ProductTarget::F32(Some(Place::Output(0))))?;
+    let output = Some(Place::Output(0));
+    let is_rounded = matches!(op.product(), Some(ops::Product::Conv2dWeightGrad(grad)) if grad.output != DType::F32);
+    let target = if is_rounded { ProductTarget::Rounded(output) } else { ProductTarget::F32(output) };
+    lowered.contract(op, types, &inputs, target)?;
     Ok(lowered)
 }
 
@@ -53,19 +55,6 @@ impl Lowered {
         target: ProductTarget,
     ) -> Result<(Place, DType), Unsupported> {
         self.flops = op.rule().contraction_flops(types);
-        if let Op::Limited(limited) = op {
-            // Items behind the last one may hold anything.
-            let images = if matches!(*limited.op, Op::Conv2dWeightGrad(_)) { 2 } else { 1 };
-            let mut operands = inputs[..2].to_vec();
-            for (place, ty) in operands.iter_mut().zip(types).take(images) {
-                let first = self.scratch(ty.bytes());
-                let items = ty.shape[0];
-                let kernel = first_items(ty.dtype, items, ty.shape.elements() / items.max(1));
-                self.launch(kernel, [*place, inputs[2], first]);
-                *place = first;
-            }
-            return self.contract(&limited.op, &types[..2], &operands, target);
-        }
         if let Op::ConvWithPrologue(prologue) = op {
             let x = self.scratch(types[0].bytes());
             let region = scaled(&types[0].shape, &types[2].shape, prologue.relu);

@@ -234,7 +234,7 @@ fn depthwise(
         Pass::DataGradient => {
             case(name, size, Op::from(Conv2dDataGrad { conv, input: [height, width] }), vec![dy(), weights()])
         }
-        Pass::WeightGradient => case(name, size, Op::from(Conv2dWeightGrad { conv, kernel }), vec![x(), dy()]),
+        Pass::WeightGradient => case(name, size, Op::from(Conv2dWeightGrad::new(conv, kernel)), vec![x(), dy()]),
     }
 }
 

@@ -6,6 +6,7 @@ use super::limited::Limited;
 use super::{
     Cost, GradArgs, Gradient, LowResult, MixedPrecision, Op, OpError, OpRule, Producer, float_inputs, product_like,
 };
+use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::rules::Rules;
@@ -277,7 +278,7 @@ impl Conv2d {
 
     fn weight_grad(&self, w: &Shape) -> Conv2dWeightGrad {
         let [kh, kw, ..] = self.filter.sizes(w).expect("the node was accepted with these shapes");
-        Conv2dWeightGrad { conv: *self, kernel: [kh, kw] }
+        Conv2dWeightGrad::new(*self, [kh, kw])
     }
 
     fn describe(&self) -> String {
@@ -476,9 +477,21 @@ pub struct Conv2dWeightGrad {
     pub conv: Conv2d,
     /// Height and width of the weights.
     pub kernel: [usize; 2],
+    /// Element type of the output: `f32`, or that of both operands.
+    pub output: DType,
 }
 
 impl Conv2dWeightGrad {
+    /// One that gives `f32`.
+    pub fn new(conv: Conv2d, kernel: [usize; 2]) -> Conv2dWeightGrad {
+        Conv2dWeightGrad { conv, kernel, output: DType::F32 }
+    }
+
+    /// Whether it gives what it has rounded, by the rules of a target.
+    fn gives_16_bits(&self, rules: &Rules) -> bool {
+        rules.products_give_16_bits && self.conv.groups == 1
+    }
+
     /// Sizes of the convolution for an input and an output gradient of these shapes.
     ///
     /// # Errors
@@ -499,12 +512,16 @@ impl OpRule for Conv2dWeightGrad {
     }
 
     fn attributes(&self) -> String {
-        format!("{}, kernel={:?}", self.conv.describe(), self.kernel)
+        let output = if self.output == DType::F32 { String::new() } else { format!(", output={}", self.output) };
+        format!("{}, kernel={:?}{output}", self.conv.describe(), self.kernel)
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x, dy] = float_inputs(inputs, "an input and an output gradient")?;
-        Ok(vec![TensorType::f32(self.geometry(&x.shape, &dy.shape)?.w_shape())])
+        if self.output != DType::F32 && self.output != x.dtype {
+            return Err(OpError::Attribute(format!("an output of {} is neither f32 nor {}", self.output, x.dtype)));
+        }
+        Ok(vec![TensorType::new(self.output, self.geometry(&x.shape, &dy.shape)?.w_shape())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
@@ -532,8 +549,15 @@ impl OpRule for Conv2dWeightGrad {
     }
 
     fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
-        let is_rounded = rules.products_give_16_bits;
-        let result = if is_rounded { LowResult::Rounded } else { LowResult::Unchanged };
+        let result = match rules.products_give_16_bits {
+            true if self.gives_16_bits(rules) => LowResult::OfOperands,
+            true => LowResult::Rounded,
+            false => LowResult::Unchanged,
+        };
         MixedPrecision::reading(2, result)
+    }
+
+    fn in_16_bits(&self, rules: &Rules, to: DType) -> Option<Op> {
+        self.gives_16_bits(rules).then(|| Conv2dWeightGrad { output: to, ..*self }.into())
     }
 }

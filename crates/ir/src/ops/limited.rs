@@ -27,6 +27,11 @@ impl Limited {
         Self { op: Box::new(op.into()) }
     }
 
+    /// How many of the first operands have items of the batch.
+    pub fn operands_of_items(&self) -> usize {
+        if matches!(*self.op, Op::Conv2dWeightGrad(_)) { 2 } else { 1 }
+    }
+
     fn groups(&self) -> Option<usize> {
         match &*self.op {
             Op::Conv2d(conv) => Some(conv.groups),
@@ -98,6 +103,10 @@ impl OpRule for Limited {
 
     fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
         self.op.rule().mixed_precision(rules)
+    }
+
+    fn in_16_bits(&self, rules: &Rules, to: DType) -> Option<Op> {
+        self.op.rule().in_16_bits(rules, to).map(|op| Limited::new(op).into())
     }
 
     fn fused_kernel_name(&self) -> &'static str {

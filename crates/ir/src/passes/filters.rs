@@ -3,8 +3,7 @@
 //! another order is transposed.
 
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::conv::{Conv2d, Filter, Geometry};
-use crate::ops::limited::Limited;
+use crate::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, Filter, Geometry};
 use crate::ops::source::{Constant, Input};
 use crate::ops::{Op, OpError};
 use crate::plan::StateTensor;
@@ -177,27 +176,19 @@ impl Pass<'_> {
         let is_dense = |geometry: Result<_, OpError>| geometry.is_ok_and(|of: Geometry| !of.is_depthwise());
         match op {
             Op::Conv2d(conv) => is_dense(conv.geometry(a, b)).then(|| turned(conv).into()),
-            Op::Conv2dDataGrad(grad) => is_dense(grad.geometry(a, b)).then(|| {
-                let mut grad = *grad;
-                grad.conv = turned(&grad.conv);
-                grad.into()
-            }),
-            Op::Conv2dWeightGrad(grad) => is_dense(grad.geometry(a, b)).then(|| {
-                let mut grad = *grad;
-                grad.conv = turned(&grad.conv);
-                grad.into()
-            }),
-            Op::Limited(limited) => Some(Limited::new(self.with_filter(id, &limited.op)?).into()),
+            Op::Conv2dDataGrad(grad) => {
+                is_dense(grad.geometry(a, b)).then(|| Conv2dDataGrad { conv: turned(&grad.conv), ..*grad }.into())
+            }
+            Op::Conv2dWeightGrad(grad) => {
+                is_dense(grad.geometry(a, b)).then(|| Conv2dWeightGrad { conv: turned(&grad.conv), ..*grad }.into())
+            }
             _ => None,
         }
     }
 
     fn convolution(&mut self, id: NodeId, op: Op) -> Result<bool, GraphError> {
         let node = self.graph.node(id);
-        let gives_filter = match &op {
-            Op::Limited(limited) => matches!(*limited.op, Op::Conv2dWeightGrad(_)),
-            op => matches!(op, Op::Conv2dWeightGrad(_)),
-        };
+        let gives_filter = matches!(op, Op::Conv2dWeightGrad(_));
         let mut inputs = node.inputs.clone();
         for (number, input) in inputs.iter_mut().enumerate() {
             *input = match number == 1 && !gives_filter {

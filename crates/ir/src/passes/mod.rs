@@ -9,6 +9,7 @@ mod filters;
 pub mod fold;
 pub mod fuse;
 pub mod invariant;
+mod limits;
 pub mod memory;
 pub mod precision;
 pub mod prologue;
@@ -27,11 +28,12 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 12] = [
+pub const PASSES: [&str; 13] = [
     "simplify",
     "fold",
     "precision",
     "widen",
+    "limits",
     "recompute",
     "filters",
     "prologue",
@@ -95,6 +97,8 @@ pub fn run_passes(
                 Some(rules) => widen::widen(&graph, rules),
                 None => Ok(graph),
             },
+            // Targets that take whole batches have no kernels for less.
+            "limits" if !rules.limited_products => limits::limits(&graph),
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
