@@ -41,8 +41,11 @@ fn items_that_are_not_there_are_zeros_in_products_of_whole_batches() {
         for interpreter in [&mut own, &mut whole] {
             for (number, (_, input)) in (0..).zip(g.inputs()) {
                 let numbers = |i| f64::from(philox::normal(3, number, 0, i as u64));
-                let content: Vec<f64> = (0..input.ty.shape.elements()).map(numbers).collect();
-                interpreter.set(&input.name, if input.name == "count" { &[count][..] } else { &content[..] });
+                let content: Vec<f64> = match input.name.as_str() {
+                    "count" => vec![count],
+                    _ => (0..input.ty.shape.elements()).map(numbers).collect(),
+                };
+                interpreter.set(&input.name, &content);
             }
             interpreter.run();
         }

@@ -302,6 +302,7 @@ fn readers_of_convolutions(graph: &Graph) -> Vec<(String, bool)> {
         for &reader in &consumers[id.index()] {
             let reader = graph.node(reader);
             let is_rounded = match reader.op.as_fusion() {
+                _ if node.outputs[0].dtype == ty => true,
                 Some(fusion) => {
                     let loads = (0..).zip(&reader.inputs[fusion.producer_inputs()..]).filter(|(_, v)| v.node == id);
                     loads.map(|(load, _)| load).all(|load| rounds(fusion, Instr::Load(load), ty))
