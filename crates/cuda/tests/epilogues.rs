@@ -167,6 +167,30 @@ fn gradients_of_gelu_are_taken_in_the_pass_of_a_product() {
     }
 }
 
+/// The gradient of the bias before GELU is taken in the same pass where that was measured to be faster than a kernel of its own: in
+/// `bf16`, which has the range of `f32`, rounded to that type.
+#[test]
+fn gradients_of_biases_are_taken_with_those_of_gelu_where_that_is_faster() {
+    let test = "gradients_of_biases_are_taken_with_those_of_gelu_where_that_is_faster";
+    let Some(folder) = mock_or_skip(test) else { return };
+    let knobs = Knobs::of(folder, "libcublasLt.so.13");
+    let scratch = tempfile::tempdir().unwrap();
+    let (both, alone) = ("gradients of GELU and bias, then region", "gradient of GELU, then region");
+    for (ty, allowed) in TYPES_OF_16_BITS {
+        let with_bias = if ty == DType::Bf16 { both } else { alone };
+        for (slow, expected) in [("slow_gelu_gradients", with_bias), ("slow_bias_gradients", alone)] {
+            knobs.set("slow_plain", 1);
+            knobs.set(slow, 1);
+            let tuning = Some(scratch.path().join(format!("{ty}-{slow}.json")));
+            let tuned = CudaDevice::open(&CudaOptions { tuning, ..options(folder, false) }).unwrap();
+            let name = product_of(&tuned, &gelu_gradient(ty), 2.0 * allowed);
+            knobs.set(slow, 0);
+            knobs.set("slow_plain", 0);
+            assert_eq!(name, format!("matmul by cuBLASLt with {expected}"), "{ty}, {slow}");
+        }
+    }
+}
+
 /// What a kernel reads behind the product does not lie where the product writes the sum.
 #[test]
 fn sums_are_not_kept_where_something_is_still_read() {

@@ -46,13 +46,19 @@ impl Algorithms {
         locked(&self.chosen)[of].map(|chosen| chosen.algorithm)
     }
 
-    /// Whether a product with what is done in its pass is preferred to the plain one, whose kernels behind it take at least `saved`
-    /// longer: if there is a way, unless it was measured to be slower.
-    pub(super) fn prefers(&self, fused: &Multiplication, plain: &Multiplication, saved: Duration) -> bool {
+    /// Whether a product with what is done in its pass is preferred to one with less, whose kernels behind it take at least `saved`
+    /// longer: if there is a way, and it was measured to be faster; where it is `expected` to be, unless it was measured to be slower.
+    pub(super) fn prefers(
+        &self,
+        fused: &Multiplication,
+        other: &Multiplication,
+        saved: Duration,
+        expected: bool,
+    ) -> bool {
         let chosen = locked(&self.chosen);
-        let (Some(fused), Some(plain)) = (chosen[fused], chosen[plain]) else { return chosen[fused].is_some() };
-        let times = fused.microseconds.zip(plain.microseconds);
-        times.is_none_or(|(fused, plain)| fused <= plain + saved.as_secs_f64() * 1e6)
+        let (Some(fused), Some(other)) = (chosen[fused], chosen[other]) else { return chosen[fused].is_some() };
+        let times = fused.microseconds.zip(other.microseconds);
+        times.map_or(expected, |(fused, other)| fused <= other + saved.as_secs_f64() * 1e6)
     }
 
     /// The algorithms that were chosen for these, by name.

@@ -41,8 +41,8 @@ pub(super) struct Call {
     pub(super) nodes: Vec<NodeId>,
     pub(super) per_micro_batch: bool,
     pub(super) lowered: Arc<Lowered>,
-    /// Whether the steps are the better ones.
-    pub(super) fused: bool,
+    /// Number of the better steps that they are, if they are such.
+    pub(super) fused: Option<usize>,
     pub(super) steps: Vec<BoundStep>,
 }
 

@@ -26,6 +26,7 @@ use bessemer_ir::{DType, NodeId, TensorType, Value};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
+use std::iter;
 use std::sync::Arc;
 
 /// Steps whose results are kept.
@@ -128,9 +129,8 @@ impl CudaExecutor {
             let _order = gpu.lock();
             let steps = || {
                 called.iter().flat_map(|lowered| {
-                    let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
-                    let fused = fused.map_or(&[][..], |fused| &fused.steps);
-                    [&lowered.steps[..], fused]
+                    let fused = lowered.fused.iter().filter(|_| !gpu.no_epilogues).map(|fused| &fused.steps[..]);
+                    iter::once(&lowered.steps[..]).chain(fused)
                 })
             };
             gpu.choose_engines(steps().flat_map(|steps| convolutions_of(steps, plan.tf32))).map_err(failed)?;
@@ -153,7 +153,7 @@ impl CudaExecutor {
             let looks = calls_that_look(&plan, &reporting);
             for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
                 // A library cannot be kept from writing.
-                call.fused &= call.replaces_sums();
+                call.fused = call.fused.filter(|_| call.replaces_sums());
                 call.guarded = Some((call.guardable_kernels().map(Kernel::unless_halted).collect(), looks));
             }
         }

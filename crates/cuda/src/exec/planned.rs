@@ -26,8 +26,8 @@ pub(super) struct Planned<'a> {
     lowered: Arc<Lowered>,
     /// Where there are several.
     together: Option<Placed>,
-    /// Whether the better steps are taken, which the library has a way for.
-    pub(super) fused: bool,
+    /// The better steps that are taken, by number, which the library has a way for.
+    pub(super) fused: Option<usize>,
     /// Number of its report, where it has one.
     pub(super) report: Option<usize>,
     /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
@@ -48,17 +48,27 @@ pub(super) fn convolutions_of(steps: &[Step], tf32: bool) -> impl Iterator<Item 
     })
 }
 
-/// Whether the better steps of a call are preferred: all of their products and convolutions to the plain ones.
-fn prefers(gpu: &Gpu, plan: &Plan, node: NodeId, lowered: &Lowered, fused: &Fused) -> bool {
+/// Whether better steps of a call are preferred to others: all of their products and convolutions to those of the others.
+fn prefers(gpu: &Gpu, plan: &Plan, node: NodeId, fused: &Fused, others: &[Step]) -> bool {
     let bytes = |steps| launched_bytes(&plan.graph, node, steps) as f64;
-    let saved = (bytes(&lowered.steps) - bytes(&fused.steps)).max(0.0) / gpu.context.info().memory_bytes_per_s();
+    let saved = (bytes(others) - bytes(&fused.steps)).max(0.0) / gpu.context.info().memory_bytes_per_s();
     let saved = Duration::from_secs_f64(saved);
     let products = |steps| Multiplication::all(steps, plan.tf32);
-    let mut products = products(&fused.steps).zip(products(&lowered.steps));
+    let mut products = products(&fused.steps).zip(products(others));
     let convolutions = |steps| convolutions_of(steps, plan.tf32);
-    let mut convolutions = convolutions(&fused.steps).zip(convolutions(&lowered.steps));
-    products.all(|(fused, plain)| gpu.algorithms.prefers(&fused, &plain, saved))
-        && convolutions.all(|(fused, plain)| gpu.engines.prefers(&fused, &plain, saved))
+    let mut convolutions = convolutions(&fused.steps).zip(convolutions(others));
+    products.all(|(own, other)| gpu.algorithms.prefers(&own, &other, saved, fused.is_expected))
+        && convolutions.all(|(own, other)| gpu.engines.prefers(&own, &other, saved))
+}
+
+/// The better steps of a call that are taken, by number: from those that do least in a pass on, each that is preferred to what was taken
+/// before.
+fn chosen(gpu: &Gpu, plan: &Plan, node: NodeId, lowered: &Lowered) -> Option<usize> {
+    let all = if gpu.no_epilogues { &[][..] } else { &lowered.fused[..] };
+    all.iter().enumerate().rev().fold(None, |taken, (number, fused)| {
+        let is_preferred = prefers(gpu, plan, node, fused, lowered.steps_of(taken));
+        if is_preferred { Some(number) } else { taken }
+    })
 }
 
 impl<'a> Planned<'a> {
@@ -71,8 +81,7 @@ impl<'a> Planned<'a> {
     ) -> Result<Planned<'a>, RunError> {
         let call = &calls[0];
         let lowered = lowered_of(plan, call)?;
-        let fused = lowered.fused.as_ref().filter(|_| !gpu.no_epilogues);
-        let fused = fused.is_some_and(|fused| prefers(gpu, plan, call.node, &lowered, fused));
+        let fused = chosen(gpu, plan, call.node, &lowered);
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });
@@ -84,7 +93,7 @@ impl<'a> Planned<'a> {
 
     /// Whether the better steps replace nothing but sums over the micro-batches of a step, which the next step starts over.
     pub(super) fn replaces_sums(&self) -> bool {
-        self.call.per_micro_batch && self.lowered.fused.as_ref().is_some_and(Fused::starts_over)
+        self.call.per_micro_batch && self.fused.is_some_and(|number| self.lowered.fused[number].starts_over())
     }
 
     fn steps(&self) -> &[Step] {

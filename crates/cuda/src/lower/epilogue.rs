@@ -1,5 +1,5 @@
 //! Fusions on matrix products that cuBLASLt can do in the same pass: a bias, an activation of the sum, which may be kept, and the
-//! gradient of GELU.
+//! gradient of GELU, with that of the bias before it.
 
 use super::product::ProductTarget;
 use super::{Fused, Lowered, Missed, Place, Step, Unsupported, region};
@@ -20,19 +20,34 @@ struct Found {
     register: Reg,
 }
 
-/// Steps of a fusion on a product that do it, or its first part, in the product's pass, and the bytes of scratch memory that they need.
+/// Steps of a fusion on a product that do it, or its first part, in the product's pass: those that do most there first, and the bytes of
+/// scratch memory that they need.
 ///
 /// # Errors
 /// Why there are none.
-pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> Result<(Fused, usize), Missed> {
+pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> Result<(Vec<Fused>, usize), Missed> {
     let inputs = types[0].dtype;
     let of = matmul.geometry(&types[0].shape, &types[1].shape).map_err(|_| Missed::Function)?;
     if of.batch != 1 || (fusion.rows, fusion.cols) != (of.m, of.n) {
         return Err(Missed::Batch);
     }
     let own = fusion.producer_inputs();
-    let Found { what, epilogue: mut own_epilogue, result, register } =
-        Program { fusion, own_inputs: own, types, inputs }.find()?;
+    let found = Program { fusion, own_inputs: own, types, inputs }.find()?;
+    let (mut all, mut scratch) = (Vec::new(), 0);
+    for steps in
+        with_bias_gradient(fusion, matmul, types, &found).into_iter().chain([with_rest(fusion, matmul, types, found)])
+    {
+        let (fused, needed) = steps?;
+        all.push(fused);
+        scratch = scratch.max(needed);
+    }
+    Ok((all, scratch))
+}
+
+/// Steps that do what was found in the product's pass, and what is left behind it.
+fn with_rest(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType], found: Found) -> Result<(Fused, usize), Missed> {
+    let own = fusion.producer_inputs();
+    let Found { what, epilogue: mut own_epilogue, result, register } = found;
     let output = fusion.outputs[result].types()[0].dtype;
     let mut lowered = Lowered::default();
     // A bias of `f32` is rounded first where the result is of 16 bits: the library wants both of one type.
@@ -41,7 +56,7 @@ pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> 
         && types[load].dtype != output
     {
         let rounded = lowered.scratch_of(output, fusion.cols);
-        lowered.round(*bias, fusion.cols, output, rounded).map_err(|_| Missed::Function)?;
+        lowered.convert([*bias, rounded], fusion.cols, [DType::F32, output]).map_err(|_| Missed::Function)?;
         *bias = rounded;
     }
     let to = Some(Place::Output(fusion.node_output(result)));
@@ -63,6 +78,50 @@ pub(super) fn lower(fusion: &Fusion, matmul: &Matmul, types: &[&TensorType]) -> 
     let apart = has_rest || matches!(own_epilogue, Epilogue::GeluGrad { .. });
     let Lowered { steps, scratch, .. } = lowered;
     Ok((Fused { product: "matmul by cuBLASLt", what, steps, is_expected: true, apart }, scratch))
+}
+
+/// Steps that take the gradient of the bias before GELU in the pass of its gradient too, where the fusion gives nothing else: a sum of
+/// columns, which the library rounds to the type of the result. `f16` has too short a range for such sums.
+fn with_bias_gradient(
+    fusion: &Fusion,
+    matmul: &Matmul,
+    types: &[&TensorType],
+    found: &Found,
+) -> Option<Result<(Fused, usize), Missed>> {
+    let Epilogue::GeluGrad { aux } = found.epilogue else { return None };
+    let own = fusion.producer_inputs();
+    let program = Program { fusion, own_inputs: own, types, inputs: types[0].dtype };
+    let output = fusion.outputs[found.result].types()[0].dtype;
+    let (sum, reg) = match &fusion.outputs[..] {
+        [first, second] => match if found.result == 0 { second } else { first } {
+            FusionOutput::Sum { reg, groups: 1, .. } => (1 - found.result, *reg),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let is_of_result = program.without_widening(reg) == found.register;
+    if output != DType::Bf16 || !is_of_result {
+        return None;
+    }
+    let mut lowered = Lowered::default();
+    let bias = lowered.scratch_of(output, fusion.cols);
+    let place = |index: usize| Place::Output(fusion.node_output(index));
+    let built = lowered
+        .matmul(
+            matmul,
+            &types[..own],
+            &[Place::Input(0), Place::Input(1)],
+            ProductTarget::Rounded(Some(place(found.result))),
+        )
+        .and_then(|_| lowered.convert([bias, place(sum)], fusion.cols, [output, DType::F32]));
+    Some(built.map_err(|_| Missed::Function).map(|()| {
+        let Lowered { mut steps, scratch, .. } = lowered;
+        if let Some(Step::Product { epilogue, .. }) = steps.first_mut() {
+            *epilogue = Epilogue::GeluGradBiasGrad { bias, aux };
+        }
+        let (product, what) = ("matmul by cuBLASLt", "gradients of GELU and bias");
+        (Fused { product, what, steps, is_expected: false, apart: true }, scratch)
+    }))
 }
 
 /// A fusion on one matrix product of operands of type `inputs`.
@@ -91,6 +150,14 @@ impl Program<'_> {
             reg = of;
         }
         reg
+    }
+
+    /// The register that one has the numbers of, in `f32`.
+    fn without_widening(&self, reg: Reg) -> Reg {
+        match self.at(reg) {
+            Instr::Cast(DType::F32, of) => of,
+            _ => reg,
+        }
     }
 
     fn is_product(&self, reg: Reg) -> bool {
@@ -267,19 +334,19 @@ fn value(program: &[Instr], result: Reg, given: impl Fn(Reg, &Instr) -> Option<f
 }
 
 impl Lowered {
-    /// A vector of `f32` rounded to a type of 16 bits.
+    /// A vector in another type.
     ///
     /// # Errors
     /// There is no kernel for it.
-    fn round(&mut self, from: Place, elements: usize, ty: DType, to: Place) -> Result<(), Unsupported> {
-        let rounding = Fusion {
+    fn convert(&mut self, [from, to]: [Place; 2], elements: usize, types: [DType; 2]) -> Result<(), Unsupported> {
+        let converting = Fusion {
             producer: None,
             rows: 1,
             cols: elements,
             loads: vec![IndexMap::full(1)],
-            program: vec![Instr::Load(0), Instr::Cast(ty, 0)],
-            outputs: vec![FusionOutput::Store { reg: 1, ty: TensorType::new(ty, [elements]) }],
+            program: vec![Instr::Load(0), Instr::Cast(types[1], 0)],
+            outputs: vec![FusionOutput::Store { reg: 1, ty: TensorType::new(types[1], [elements]) }],
         };
-        region::launch(self, &rounding, &[DType::F32], &[from], &[to])
+        region::launch(self, &converting, &types[..1], &[from], &[to])
     }
 }

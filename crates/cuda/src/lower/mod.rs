@@ -227,8 +227,8 @@ pub(crate) struct Lowered {
     name: String,
     /// Those that libraries always have a way for.
     pub(crate) steps: Vec<Step>,
-    /// Better ones that compute the same.
-    pub(crate) fused: Option<Fused>,
+    /// Better ones that compute the same: those that do most in the pass of a product first.
+    pub(crate) fused: Vec<Fused>,
     /// Why a fusion on a product has none.
     pub(crate) missed: Option<Missed>,
     scratch: usize,
@@ -240,11 +240,11 @@ pub(crate) struct Lowered {
 
 impl LoweredKernel for Lowered {
     fn name(&self) -> String {
-        self.name_of(self.is_fused())
+        self.name_of(self.expected())
     }
 
     fn needs(&self) -> Needs {
-        let apart = self.fused.as_ref().is_some_and(|fused| fused.apart);
+        let apart = self.fused.iter().any(|fused| fused.apart);
         Needs { scratch: self.scratch, packed: None, apart }
     }
 }
@@ -254,28 +254,25 @@ impl Lowered {
         Lowered { name: name.to_owned(), ..Lowered::default() }
     }
 
-    /// Whether the better steps are there, and taken as far as is known without a device.
-    pub(crate) fn is_fused(&self) -> bool {
-        self.fused.as_ref().is_some_and(|fused| fused.is_expected)
+    /// The better steps that are taken as far as is known without a device, by number.
+    pub(crate) fn expected(&self) -> Option<usize> {
+        self.fused.iter().position(|fused| fused.is_expected)
     }
 
-    /// In words what runs, with the better steps or without.
-    pub(crate) fn name_of(&self, fused: bool) -> String {
-        match &self.fused {
-            Some(own) if fused => {
+    /// In words what runs, with the better steps of a number or without.
+    pub(crate) fn name_of(&self, fused: Option<usize>) -> String {
+        match fused.map(|number| &self.fused[number]) {
+            Some(own) => {
                 let rest = if own.has_rest() { ", then region" } else { "" };
                 format!("{} with {}{rest}", own.product, own.what)
             }
-            _ => self.name.clone(),
+            None => self.name.clone(),
         }
     }
 
-    /// The steps: the better ones, where there are some, or those that libraries always have a way for.
-    pub(crate) fn steps_of(&self, fused: bool) -> &[Step] {
-        match &self.fused {
-            Some(Fused { steps, .. }) if fused => steps,
-            _ => &self.steps,
-        }
+    /// The steps: the better ones of a number, or those that libraries always have a way for.
+    pub(crate) fn steps_of(&self, fused: Option<usize>) -> &[Step] {
+        fused.map_or(&self.steps, |number| &self.fused[number].steps)
     }
 
     /// Scratch memory that nothing else of the node uses.

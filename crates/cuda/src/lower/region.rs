@@ -39,12 +39,12 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
             launch(&mut lowered, &behind, &loads, &inputs, &others(fusion, stored))?;
             let fused = match &**own_producer {
                 Op::Matmul(matmul) => epilogue::lower(fusion, matmul, types),
-                other => conv::lower(fusion, other, types),
+                other => conv::lower(fusion, other, types).map(|(fused, scratch)| (vec![fused], scratch)),
             };
             match fused {
                 Ok((fused, scratch)) => {
                     lowered.scratch = lowered.scratch.max(scratch);
-                    lowered.fused = Some(fused);
+                    lowered.fused = fused;
                 }
                 Err(missed) => lowered.missed = Some(missed),
             }

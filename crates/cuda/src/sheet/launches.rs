@@ -75,21 +75,21 @@ pub(super) struct Node<'a> {
     pub(super) lowered: &'a Lowered,
     /// Whether products of `f32` operands round these to TF32.
     tf32: bool,
-    /// Whether the better steps are taken where they are expected.
-    is_fused: bool,
+    /// The better steps that are taken, by number.
+    fused: Option<usize>,
     per_micro_batch: bool,
 }
 
 impl<'a> Node<'a> {
     pub(super) fn of(plan: &'a Plan, call: &KernelCall, epilogues: bool) -> Option<Node<'a>> {
         let lowered = lowered_of(plan, call.node)?;
-        let is_fused = epilogues && lowered.is_fused();
+        let fused = lowered.expected().filter(|_| epilogues);
         let (id, tf32, per_micro_batch) = (call.node, plan.tf32, call.per_micro_batch);
-        Some(Node { graph: &plan.graph, id, lowered, tf32, is_fused, per_micro_batch })
+        Some(Node { graph: &plan.graph, id, lowered, tf32, fused, per_micro_batch })
     }
 
     pub(super) fn steps(&self) -> &'a [Step] {
-        self.lowered.steps_of(self.is_fused)
+        self.lowered.steps_of(self.fused)
     }
 
     /// Whether a launch is of a fusion's own kernels, not of a copy that its product needs.

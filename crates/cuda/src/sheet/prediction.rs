@@ -249,8 +249,8 @@ fn forms(plan: &Plan, epilogues: bool) -> (Vec<FusedProducts>, Vec<PlainLowering
     let mut fused: BTreeMap<&'static str, u64> = BTreeMap::new();
     for call in &plan.calls {
         let Some(node) = Node::of(plan, call, epilogues) else { continue };
-        if let Some(Fused { what, is_expected: true, .. }) = node.lowered.fused.as_ref().filter(|_| epilogues) {
-            *fused.entry(*what).or_default() += 1;
+        if let Some(number) = node.lowered.expected().filter(|_| epilogues) {
+            *fused.entry(node.lowered.fused[number].what).or_default() += 1;
         }
         for reason in reasons(&node, epilogues) {
             let entry = plain.entry(reason.clone()).or_insert_with(|| PlainLowering {
@@ -271,10 +271,10 @@ fn reasons(node: &Node<'_>, epilogues: bool) -> Vec<String> {
     let steps = &node.lowered.steps;
     let is_copy = |step: &Step| matches!(step, Step::Launch { .. }) && !node.is_region(step);
     let apart = |why: &str| format!("product to memory, then its fusion: {why}");
-    match (&node.lowered.missed, &node.lowered.fused) {
+    match (&node.lowered.missed, node.lowered.fused.first()) {
         (Some(missed), _) => reasons.push(apart(&missed.to_string())),
         (None, Some(_)) if !epilogues => reasons.push(apart("--no-epilogues")),
-        (None, Some(Fused { what, is_expected: false, .. })) => {
+        (None, Some(Fused { what, .. })) if node.lowered.expected().is_none() => {
             reasons.push(apart(&format!("{what}, if cuDNN compiles an engine that is measured to be faster")));
         }
         _ => {}
@@ -298,7 +298,7 @@ pub fn scratch_bytes(plan: &Plan) -> usize {
         _ => 0,
     };
     let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
-    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(lowered.is_fused())).map(of_step).max().unwrap_or(0);
+    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(lowered.expected())).map(of_step).max().unwrap_or(0);
     let tables: usize = units(plan).iter().filter_map(|unit| unit.together.as_ref()).map(Together::bytes).sum();
     of_libraries + tables + bytes_of_feeds(plan)
 }

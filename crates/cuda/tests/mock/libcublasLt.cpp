@@ -214,10 +214,12 @@ int cublasLtMatmul(void*, const description* d, const float* alpha, const void* 
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;
     // Setting `slow_first` makes the first algorithm wait; `slow_fusions` and `slow_plain` make products wait with what is done in
-    // their pass, or without.
-    auto epilogue = d->attributes.find(EPILOGUE);
-    bool fuses = in_memory || (epilogue != d->attributes.end() && epilogue->second != 1);
+    // their pass, or without; `slow_gelu_gradients` and `slow_bias_gradients` those with a gradient of GELU, alone or with that of a bias.
+    auto set = d->attributes.find(EPILOGUE);
+    auto epilogue = set == d->attributes.end() ? 1 : set->second;
+    bool fuses = in_memory || epilogue != 1;
     long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
+    if (epilogue == 192 || epilogue == 208) waits += !!mock.numbers[epilogue == 192 ? "slow_gelu_gradients" : "slow_bias_gradients"];
     ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];
     float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
     // What lies in the device's memory is read when the product runs.
