@@ -8,7 +8,6 @@ use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 mod kernels;
@@ -133,32 +132,50 @@ impl StateTensor {
     /// The content as it lies in memory, from that of the tensor as it is known outside, row-major; elements are of any size.
     pub fn to_memory<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let Some(axes) = self.axes else { return Cow::Borrowed(bytes) };
-        let mut there = vec![0; bytes.len()];
-        let size = bytes.len() / self.ty.shape.elements();
-        for_each_pair(&self.ty.shape, axes, size, |inside, outside| there[inside].copy_from_slice(&bytes[outside]));
+        let (mut there, shape) = (vec![0; bytes.len()], &self.ty.shape);
+        let size = bytes.len() / shape.elements();
+        if size == 4 {
+            let (from, to) = (bytes.as_chunks::<4>().0, there.as_chunks_mut::<4>().0);
+            for_each_pair(shape, axes, |inside, outside| to[inside] = from[outside]);
+        } else {
+            let of = |element: usize| element * size..(element + 1) * size;
+            for_each_pair(shape, axes, |inside, outside| there[of(inside)].copy_from_slice(&bytes[of(outside)]));
+        }
         Cow::Owned(there)
     }
 
     /// What [`StateTensor::to_memory`] was given, from what it gave.
     pub fn from_memory(&self, bytes: &mut [u8]) {
         let Some(axes) = self.axes else { return };
-        let there = bytes.to_vec();
-        let size = bytes.len() / self.ty.shape.elements();
-        for_each_pair(&self.ty.shape, axes, size, |inside, outside| bytes[outside].copy_from_slice(&there[inside]));
+        let (there, shape) = (bytes.to_vec(), &self.ty.shape);
+        let size = bytes.len() / shape.elements();
+        if size == 4 {
+            let (from, to) = (there.as_chunks::<4>().0, bytes.as_chunks_mut::<4>().0);
+            for_each_pair(shape, axes, |inside, outside| to[outside] = from[inside]);
+        } else {
+            let of = |element: usize| element * size..(element + 1) * size;
+            for_each_pair(shape, axes, |inside, outside| bytes[of(outside)].copy_from_slice(&there[of(inside)]));
+        }
     }
 }
 
-/// Calls `f` with the bytes of each element of `size` bytes, in a tensor of a shape and in the one whose axes it has in the order `axes`.
-fn for_each_pair(shape: &Shape, axes: [usize; 4], size: usize, mut f: impl FnMut(Range<usize>, Range<usize>)) {
+/// Calls `f` with the position of each element in a tensor of a shape and in the one whose axes it has in the order `axes`: some of the first
+/// axis beside each other, which are neighbours in the other tensor where that axis is its last one.
+fn for_each_pair(shape: &Shape, axes: [usize; 4], mut f: impl FnMut(usize, usize)) {
+    const BESIDE: usize = 16;
     let mut sizes = [0; 4];
     axes.iter().zip(shape.dims()).for_each(|(&axis, &size)| sizes[axis] = size);
-    let strides = Shape::from(sizes).strides();
-    let bytes = |element: usize| element * size..(element + 1) * size;
-    let columns = shape[3];
-    for (row, index) in indices([0, 1, 2].map(|axis| shape[axis])).enumerate() {
-        let first: usize = index.iter().zip(axes).map(|(at, axis)| at * strides[axis]).sum();
-        for column in 0..columns {
-            f(bytes(row * columns + column), bytes(first + column * strides[axes[3]]));
+    let (inside, outside) = (shape.strides(), Shape::from(sizes).strides());
+    let outside = axes.map(|axis| outside[axis]);
+    for first in (0..shape[0]).step_by(BESIDE) {
+        for [i, j] in indices([shape[1], shape[2]]) {
+            let from = |strides: &[usize]| first * strides[0] + i * strides[1] + j * strides[2];
+            let (own, other) = (from(&inside), from(&outside));
+            for column in 0..shape[3] {
+                for beside in 0..BESIDE.min(shape[0] - first) {
+                    f(own + beside * inside[0] + column, other + beside * outside[0] + column * outside[3]);
+                }
+            }
         }
     }
 }

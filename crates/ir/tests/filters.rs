@@ -118,6 +118,11 @@ fn state_goes_to_memory_and_back() {
     let mut back = there;
     state.from_memory(&mut back);
     assert_eq!(back, content);
+    let numbers: Vec<f32> = content.iter().map(|&byte| f32::from(byte)).collect();
+    let mut wide = state.to_memory(bytemuck::cast_slice(&numbers)).into_owned();
+    assert_eq!(bytemuck::cast_slice::<u8, f32>(&wide)[6..9], [1.0, 5.0, 9.0]);
+    state.from_memory(&mut wide);
+    assert_eq!(bytemuck::cast_slice::<u8, f32>(&wide), numbers);
     for ty in [TensorType::f32([3, 3, 1, 8]), TensorType::f32([4, 4, 4])] {
         assert_eq!(StateTensor::new("w", &ty, &RULES), StateTensor { name: "w".to_owned(), ty, axes: None });
     }
