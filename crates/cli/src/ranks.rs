@@ -354,10 +354,10 @@ pub(crate) fn run_ranks(start: &Start<'_>, arguments: &[OsString], stop: &StopSi
         }
     };
     let code = job.wait(tick)?;
-    let told = errors.read()?;
+    let told = distinct(errors.read()?);
     // That of a launcher which had to be killed says nothing.
     let code = told.first().map_or(code, |(code, _)| *code);
-    for error in distinct(told.iter().map(|(_, error)| error.as_str())) {
+    for (_, error) in &told {
         eprintln!("error: {error}");
     }
     if code != 0 && told.is_empty() {
@@ -376,13 +376,13 @@ pub(crate) fn device_of(arguments: &[OsString]) -> DeviceKind {
     given.and_then(|name| name.parse().ok()).unwrap_or_default()
 }
 
-/// The errors of ranks, each once: what one says of itself, and not what others repeat of it.
-fn distinct<'a>(errors: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut distinct: Vec<&str> = Vec::new();
-    for error in errors {
-        if !distinct.iter().any(|known| error.contains(known)) {
-            distinct.retain(|known| !known.contains(error));
-            distinct.push(error);
+/// The errors of ranks, each once, with their exit codes: what one says of itself, and not what others repeat of it, whoever was first.
+fn distinct(errors: Vec<(i32, String)>) -> Vec<(i32, String)> {
+    let mut distinct: Vec<(i32, String)> = Vec::new();
+    for (code, error) in errors {
+        if !distinct.iter().any(|(_, known)| error.contains(known)) {
+            distinct.retain(|(_, known)| !known.contains(&error));
+            distinct.push((code, error));
         }
     }
     distinct
@@ -408,7 +408,10 @@ mod tests {
 
     #[test]
     fn each_error_is_told_once() {
-        let told = "rank 2 (host a) failed: no memory\nno memory\nrank 2 (host a) failed: no memory\nlost rank 1\n";
-        assert_eq!(distinct(told.lines()), ["no memory", "lost rank 1"]);
+        let repeated = (1, "rank 2 (host a) failed: no picture".to_owned());
+        let (own, lost) = ((2, "no picture".to_owned()), (1, "lost rank 1".to_owned()));
+        for told in [[&repeated, &own, &repeated, &lost], [&own, &repeated, &repeated, &lost]] {
+            assert_eq!(distinct(told.map(Clone::clone).to_vec()), [own.clone(), lost.clone()]);
+        }
     }
 }
