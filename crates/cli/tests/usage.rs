@@ -77,7 +77,10 @@ fn mistyped_names_come_with_what_was_meant() {
     run("explain resnet5").fails(2, &["'resnet5'", "did you mean `resnet50`?", "resnet18, resnet34"]);
     run("explain resnet50 --after fus").fails(
         2,
-        &["did you mean `fuse`?", "autodiff, simplify, fold, precision, widen, recompute, prologue, chain, fuse"],
+        &[
+            "did you mean `fuse`?",
+            "autodiff, simplify, fold, precision, widen, limits, recompute, filters, prologue, chain, fuse",
+        ],
     );
     run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);
     run("trian").fails(2, &["'trian'", "'train'"]);
