@@ -283,7 +283,8 @@ struct Observed {
     apart: usize,
 }
 
-/// Launches that a fusion had more than now when the profiles were taken: each of its sums over rows was finished by one of its own.
+/// By how many launches a fusion has fewer than when the profiles were taken, where each sum over rows was finished by a launch; now one
+/// finishes all sums of as many runs of rows.
 fn finished_apart(graph: &Graph, node: NodeId) -> usize {
     let Some(fusion) = graph.node(node).op.as_fusion().filter(|fusion| fusion.cols > 1) else { return 0 };
     let groups = fusion.outputs.iter().filter_map(|output| match output {

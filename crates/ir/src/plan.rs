@@ -132,30 +132,41 @@ impl StateTensor {
     /// The content as it lies in memory, from that of the tensor as it is known outside, row-major; elements are of any size.
     pub fn to_memory<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let Some(axes) = self.axes else { return Cow::Borrowed(bytes) };
-        let (mut there, shape) = (vec![0; bytes.len()], &self.ty.shape);
-        let size = bytes.len() / shape.elements();
-        if size == 4 {
-            let (from, to) = (bytes.as_chunks::<4>().0, there.as_chunks_mut::<4>().0);
-            for_each_pair(shape, axes, |inside, outside| to[inside] = from[outside]);
-        } else {
-            let of = |element: usize| element * size..(element + 1) * size;
-            for_each_pair(shape, axes, |inside, outside| there[of(inside)].copy_from_slice(&bytes[of(outside)]));
-        }
+        let mut there = vec![0; bytes.len()];
+        copy_elements(&self.ty.shape, axes, bytes, &mut there, |inside, outside| [outside, inside]);
         Cow::Owned(there)
     }
 
     /// What [`StateTensor::to_memory`] was given, from what it gave.
     pub fn from_memory(&self, bytes: &mut [u8]) {
         let Some(axes) = self.axes else { return };
-        let (there, shape) = (bytes.to_vec(), &self.ty.shape);
-        let size = bytes.len() / shape.elements();
-        if size == 4 {
-            let (from, to) = (there.as_chunks::<4>().0, bytes.as_chunks_mut::<4>().0);
-            for_each_pair(shape, axes, |inside, outside| to[outside] = from[inside]);
-        } else {
-            let of = |element: usize| element * size..(element + 1) * size;
-            for_each_pair(shape, axes, |inside, outside| bytes[of(outside)].copy_from_slice(&there[of(inside)]));
-        }
+        let there = bytes.to_vec();
+        copy_elements(&self.ty.shape, axes, &there, bytes, |inside, outside| [inside, outside]);
+    }
+}
+
+/// Copies elements between a tensor of a shape and the one whose axes it has in the order `axes`: `positions` has that in `from` and that in
+/// `to`, of the element's positions in these two.
+fn copy_elements(
+    shape: &Shape,
+    axes: [usize; 4],
+    from: &[u8],
+    to: &mut [u8],
+    positions: impl Fn(usize, usize) -> [usize; 2],
+) {
+    let size = from.len() / shape.elements();
+    if size == 4 {
+        let (from, to) = (from.as_chunks::<4>().0, to.as_chunks_mut::<4>().0);
+        for_each_pair(shape, axes, |inside, outside| {
+            let [own, other] = positions(inside, outside);
+            to[other] = from[own];
+        });
+    } else {
+        let of = |element: usize| element * size..(element + 1) * size;
+        for_each_pair(shape, axes, |inside, outside| {
+            let [own, other] = positions(inside, outside);
+            to[of(other)].copy_from_slice(&from[of(own)]);
+        });
     }
 }
 

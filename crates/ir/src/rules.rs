@@ -4,7 +4,8 @@ use crate::dtype::DType;
 use crate::ops::conv::Filter;
 use crate::shape::TensorType;
 
-/// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it.
+/// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it, but for filters that
+/// lie in an order that its kernels do not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Alignment of every tensor, in bytes; a power of two.

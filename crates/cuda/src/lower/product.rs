@@ -137,10 +137,10 @@ impl Lowered {
         let (result, perm) = match pass {
             Pass::Forward => (typed(of.y_shape()), AS_IT_IS),
             Pass::DataGradient => (typed(convolution.input.into()), AS_IT_IS),
-            Pass::WeightGradient if conv.filter == Filter::Hwio => {
-                (typed(convolution.weights().into()), Filter::TO_HWIO)
+            Pass::WeightGradient => {
+                let perm = if conv.filter == Filter::Hwio { Filter::TO_HWIO } else { AS_IT_IS };
+                (typed(convolution.weights().into()), perm)
             }
-            Pass::WeightGradient => (typed(convolution.weights().into()), AS_IT_IS),
         };
         let is_final = perm == AS_IT_IS && (is_even || pass != Pass::DataGradient);
         let at_once = wanted.filter(|(_, wanted)| is_final && *wanted == ty).map(|(place, _)| place);

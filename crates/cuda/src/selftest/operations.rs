@@ -202,16 +202,12 @@ fn max_pool_gradient(name: &str, size: Size, ty: DType, shape: [usize; 4]) -> Re
 /// A depthwise convolution, but for its groups, and the size of its window.
 type Windows = (Conv2d, [usize; 2]);
 
-const SAME_3: Windows = (depthwise_of([1, 1], [[1, 1], [1, 1]]), [3, 3]);
-const SAME_5: Windows = (depthwise_of([1, 1], [[2, 2], [2, 2]]), [5, 5]);
+const SAME_3: Windows = (Conv2d::new([1, 1], [[1, 1], [1, 1]]), [3, 3]);
+const SAME_5: Windows = (Conv2d::new([1, 1], [[2, 2], [2, 2]]), [5, 5]);
 /// By the rule of TensorFlow, with less padding before than behind.
-const HALVED_3: Windows = (depthwise_of([2, 2], [[0, 1], [0, 1]]), [3, 3]);
+const HALVED_3: Windows = (Conv2d::new([2, 2], [[0, 1], [0, 1]]), [3, 3]);
 /// Longer than it is wide, with strides that differ, and padding on one side alone.
-const WIDE: Conv2d = depthwise_of([2, 4], [[3, 0], [1, 3]]);
-
-const fn depthwise_of(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Conv2d {
-    Conv2d::new(stride, pad)
-}
+const WIDE: Conv2d = Conv2d::new([2, 4], [[3, 0], [1, 3]]);
 
 /// A pass of a depthwise convolution of images of this shape.
 fn depthwise(

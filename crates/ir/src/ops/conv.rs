@@ -1,6 +1,7 @@
 //! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]` or
 //! `[O, KH, KW, C / groups]`.
-//! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
+//! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result but of gradients of weights that
+//! are asked for in the operands' type.
 
 use super::limited::Limited;
 use super::{

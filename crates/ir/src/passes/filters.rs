@@ -135,11 +135,13 @@ impl Pass<'_> {
         let (graph, own) = (self.graph, Value { node: id, output: 0 });
         let (node, shape) = (graph.node(id), graph.shape(own));
         let is_there = |input: &Value| self.there.contains_key(input) && graph.shape(*input) == shape;
-        let has_form = |input: &Value| is_there(input) || self.number(*input).is_some();
-        if !node.inputs.iter().any(is_there) || !node.inputs.iter().all(has_form) {
+        if !node.inputs.iter().any(is_there) {
             return Ok(false);
         }
         let numbers: Vec<Option<Number>> = node.inputs.iter().map(|&input| self.number(input)).collect();
+        if !node.inputs.iter().zip(&numbers).all(|(input, number)| number.is_some() || is_there(input)) {
+            return Ok(false);
+        }
         let inputs = node.inputs.iter().zip(numbers).map(|(&input, number)| match number {
             Some(Number::Constant(constant)) => self.add(id, |g| g.push1(constant, &[])),
             Some(Number::Value(value)) => Ok(self.rewriter.get(value)),
