@@ -443,6 +443,11 @@ impl<'a> Rewriter<'a> {
         &mut self.target
     }
 
+    /// Runs `body` on the graph written so far, at the path of a node of the source.
+    pub(crate) fn at<T>(&mut self, id: NodeId, body: impl FnOnce(&mut Graph) -> T) -> T {
+        self.target.at_path(self.source.path(id), body)
+    }
+
     /// Where a value of the source went.
     ///
     /// # Panics

@@ -46,16 +46,11 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Adds nodes at the path of one of the source.
-    fn add<T>(&mut self, id: NodeId, nodes: impl FnOnce(&mut Graph) -> Result<T, GraphError>) -> Result<T, GraphError> {
-        self.rewriter.target().at_path(self.graph.path(id), nodes)
-    }
-
     /// Lets the new graph have a value as it was.
     fn plain(&mut self, value: Value) -> Result<(), GraphError> {
         let Some(&there) = self.there.get(&value) else { return Ok(()) };
         if self.plain.insert(value) {
-            let plain = self.add(value.node, |g| g.transpose(there, &Filter::TO_HWIO))?;
+            let plain = self.rewriter.at(value.node, |g| g.transpose(there, &Filter::TO_HWIO))?;
             self.rewriter.set(value, plain);
         }
         Ok(())
@@ -67,7 +62,7 @@ impl Pass<'_> {
             return Ok(there);
         }
         let plain = self.rewriter.get(value);
-        let there = self.add(value.node, |g| g.transpose(plain, &Filter::TO_OHWI))?;
+        let there = self.rewriter.at(value.node, |g| g.transpose(plain, &Filter::TO_OHWI))?;
         self.there.insert(value, there);
         self.plain.insert(value);
         Ok(there)
@@ -98,7 +93,7 @@ impl Pass<'_> {
     fn state(&mut self, id: NodeId) -> Result<bool, GraphError> {
         let own = Value { node: id, output: 0 };
         let Some(input) = self.turned(own) else { return Ok(false) };
-        let there = self.add(id, |g| g.declare(input))?;
+        let there = self.rewriter.at(id, |g| g.declare(input))?;
         self.there.insert(own, there);
         Ok(true)
     }
@@ -107,7 +102,7 @@ impl Pass<'_> {
     fn reduction(&mut self, id: NodeId) -> Result<bool, GraphError> {
         let node = self.graph.node(id);
         let Some(&there) = self.there.get(&node.inputs[0]) else { return Ok(false) };
-        let result = self.add(id, |g| g.push1(node.op.clone(), &[there]))?;
+        let result = self.rewriter.at(id, |g| g.push1(node.op.clone(), &[there]))?;
         self.rewriter.set(Value { node: id, output: 0 }, result);
         Ok(true)
     }
@@ -115,7 +110,7 @@ impl Pass<'_> {
     fn sum_over_ranks(&mut self, id: NodeId) -> Result<bool, GraphError> {
         let node = self.graph.node(id);
         let inputs: Vec<Value> = node.inputs.iter().map(|&input| self.either(input)).collect();
-        let outputs = self.add(id, |g| g.push(node.op.clone(), &inputs))?;
+        let outputs = self.rewriter.at(id, |g| g.push(node.op.clone(), &inputs))?;
         for ((&input, new), output) in node.inputs.iter().zip(outputs).zip(0..) {
             let own = Value { node: id, output };
             match self.there.contains_key(&input) {
@@ -143,12 +138,12 @@ impl Pass<'_> {
             return Ok(false);
         }
         let inputs = node.inputs.iter().zip(numbers).map(|(&input, number)| match number {
-            Some(Number::Constant(constant)) => self.add(id, |g| g.push1(constant, &[])),
+            Some(Number::Constant(constant)) => self.rewriter.at(id, |g| g.push1(constant, &[])),
             Some(Number::Value(value)) => Ok(self.rewriter.get(value)),
             None => Ok(self.either(input)),
         });
         let inputs = inputs.collect::<Result<Vec<Value>, _>>()?;
-        let result = self.add(id, |g| g.push1(node.op.clone(), &inputs))?;
+        let result = self.rewriter.at(id, |g| g.push1(node.op.clone(), &inputs))?;
         self.there.insert(own, result);
         Ok(true)
     }
@@ -201,7 +196,7 @@ impl Pass<'_> {
                 }
             };
         }
-        let result = self.add(id, |g| g.push1(op, &inputs))?;
+        let result = self.rewriter.at(id, |g| g.push1(op, &inputs))?;
         let own = Value { node: id, output: 0 };
         match gives_filter {
             true => drop(self.there.insert(own, result)),

@@ -41,14 +41,9 @@ impl Pass<'_> {
             false => Ok(self.rewriter.get(value)),
         });
         let inputs = inputs.collect::<Result<Vec<Value>, _>>()?;
-        let result = self.add(id, |g| g.push1((*limited.op).clone(), &inputs))?;
+        let result = self.rewriter.at(id, |g| g.push1((*limited.op).clone(), &inputs))?;
         self.rewriter.set(Value { node: id, output: 0 }, result);
         Ok(())
-    }
-
-    /// Adds nodes at the path of one of the source.
-    fn add<T>(&mut self, id: NodeId, nodes: impl FnOnce(&mut Graph) -> Result<T, GraphError>) -> Result<T, GraphError> {
-        self.rewriter.target().at_path(self.graph.path(id), nodes)
     }
 
     fn first(&mut self, id: NodeId, value: Value, count: Value) -> Result<Value, GraphError> {
@@ -57,7 +52,7 @@ impl Pass<'_> {
         }
         let mask = self.mask(id, count, self.graph.shape(value)[0])?;
         let all = self.rewriter.get(value);
-        let first = self.add(id, |g| {
+        let first = self.rewriter.at(id, |g| {
             let zero = g.constant_like(all, 0.0)?;
             g.select(mask, all, zero)
         })?;
@@ -70,7 +65,7 @@ impl Pass<'_> {
             return Ok(mask);
         }
         let there = self.rewriter.get(count);
-        let mask = self.add(id, |g| {
+        let mask = self.rewriter.at(id, |g| {
             let data = (0..items).map(|item| Scalar(item as f64)).collect();
             let item = g.push1(Constant { dtype: DType::F32, shape: [items, 1, 1, 1].into(), data }, &[])?;
             let count = g.cast(there, DType::F32)?;

@@ -67,11 +67,6 @@ impl<'a> Widening<'a> {
         shape.cols().next_multiple_of(self.rules.multiple)
     }
 
-    /// Adds nodes at the path of one of the source.
-    fn add<T>(&mut self, id: NodeId, nodes: impl FnOnce(&mut Graph) -> Result<T, GraphError>) -> Result<T, GraphError> {
-        self.rewriter.target().at_path(self.graph.path(id), nodes)
-    }
-
     /// Computes a node with further columns; `false` where it is to be copied.
     fn widened(&mut self, id: NodeId) -> Result<bool, GraphError> {
         match &self.graph.node(id).op {
@@ -105,13 +100,13 @@ impl<'a> Widening<'a> {
         let wide = self.masked(id, a, 0.0)?;
         let result = if matmul.trans_a {
             let b = self.rewriter.get(b);
-            self.add(id, |g| {
+            self.rewriter.at(id, |g| {
                 let rows = g.push1(matmul, &[wide, b])?;
                 g.slice(rows, &[0, 0], graph.shape(own), &[1, 1])
             })?
         } else {
             let b = self.padded(id, b, usize::from(matmul.trans_b), columns)?;
-            self.add(id, |g| g.push1(matmul, &[wide, b]))?
+            self.rewriter.at(id, |g| g.push1(matmul, &[wide, b]))?
         };
         self.rewriter.set(own, result);
         Ok(())
@@ -126,7 +121,7 @@ impl<'a> Widening<'a> {
         }
         let a = self.rewriter.get(a);
         let b = self.padded(id, b, usize::from(!matmul.trans_b), columns)?;
-        let result = self.add(id, |g| g.push1(matmul, &[a, b]))?;
+        let result = self.rewriter.at(id, |g| g.push1(matmul, &[a, b]))?;
         self.wide.insert(own, result);
         Ok(true)
     }
@@ -142,7 +137,7 @@ impl<'a> Widening<'a> {
         }
         let inputs =
             node.inputs.iter().map(|&input| self.wide_form(id, input, shape)).collect::<Result<Vec<_>, _>>()?;
-        let result = self.add(id, |g| g.push1(node.op.clone(), &inputs))?;
+        let result = self.rewriter.at(id, |g| g.push1(node.op.clone(), &inputs))?;
         self.wide.insert(own, result);
         Ok(true)
     }
@@ -177,15 +172,15 @@ impl<'a> Widening<'a> {
         let made = match &source.op {
             Op::OneHot(_) => {
                 let index = self.rewriter.get(source.inputs[0]);
-                self.add(id, |g| g.push1(OneHot { depth: columns }, &[index]))
+                self.rewriter.at(id, |g| g.push1(OneHot { depth: columns }, &[index]))
             }
             Op::Broadcast(_) if own == shape => {
                 let of_rows = self.rewriter.get(source.inputs[0]);
-                self.add(id, |g| g.push1(Broadcast { shape: with_columns() }, &[of_rows]))
+                self.rewriter.at(id, |g| g.push1(Broadcast { shape: with_columns() }, &[of_rows]))
             }
             Op::Constant(constant) if constant.uniform().is_some() => {
                 let number = constant.at(0);
-                self.add(id, |g| g.constant(constant.dtype, with_columns(), number))
+                self.rewriter.at(id, |g| g.constant(constant.dtype, with_columns(), number))
             }
             _ => return self.padded(id, value, own.rank() - 1, columns),
         }?;
@@ -202,7 +197,7 @@ impl<'a> Widening<'a> {
             return Ok(false);
         }
         let x = self.masked(id, node.inputs[0], f64::NEG_INFINITY)?;
-        let result = self.add(id, |g| g.push1(node.op.clone(), &[x]))?;
+        let result = self.rewriter.at(id, |g| g.push1(node.op.clone(), &[x]))?;
         self.wide.insert(own, result);
         Ok(true)
     }
@@ -214,12 +209,12 @@ impl<'a> Widening<'a> {
         let result = match reduce.axes[..] {
             [1] => {
                 let x = self.masked(id, input, reduce.kind.identity())?;
-                self.add(id, |g| g.push1(reduce.clone(), &[x]))?
+                self.rewriter.at(id, |g| g.push1(reduce.clone(), &[x]))?
             }
             [0] => {
                 let shape = self.graph.shape(own);
                 let (start, step) = (vec![0; shape.rank()], vec![1; shape.rank()]);
-                self.add(id, |g| {
+                self.rewriter.at(id, |g| {
                     let all = g.push1(reduce.clone(), &[wide])?;
                     g.slice(all, &start, shape, &step)
                 })?
@@ -239,7 +234,7 @@ impl<'a> Widening<'a> {
         let shape = self.graph.shape(value);
         let mask = self.mask(id, shape)?;
         let (wide, dtype) = (self.wide[&value], self.graph.dtype(value));
-        let masked = self.add(id, |g| {
+        let masked = self.rewriter.at(id, |g| {
             let number = g.constant(dtype, [], number)?;
             g.select(mask, wide, number)
         })?;
@@ -257,7 +252,7 @@ impl<'a> Widening<'a> {
         if let Some(&mask) = self.masks.get(&own) {
             return Ok(mask);
         }
-        let mask = self.add(id, |g| {
+        let mask = self.rewriter.at(id, |g| {
             let ones = g.constant(DType::F32, [own], 1.0)?;
             let ones = g.pad(ones, &[0], &[columns - own])?;
             let zero = g.constant(DType::F32, [], 0.0)?;
@@ -277,7 +272,7 @@ impl<'a> Widening<'a> {
         let (low, mut high) = (vec![0; own.rank()], vec![0; own.rank()]);
         high[axis] = size - own[axis];
         let narrow = self.rewriter.get(value);
-        let padded = self.add(id, |g| g.pad(narrow, &low, &high))?;
+        let padded = self.rewriter.at(id, |g| g.pad(narrow, &low, &high))?;
         self.padded.insert((value, axis), padded);
         Ok(padded)
     }
@@ -287,7 +282,7 @@ impl<'a> Widening<'a> {
         let Some(&wide) = self.wide.get(&value) else { return Ok(()) };
         if self.cut.insert(value) {
             let shape = self.graph.shape(value);
-            let narrow = self.add(value.node, |g| g.slice(wide, &[0, 0], shape, &[1, 1]))?;
+            let narrow = self.rewriter.at(value.node, |g| g.slice(wide, &[0, 0], shape, &[1, 1]))?;
             self.rewriter.set(value, narrow);
             self.copies += 1;
         }

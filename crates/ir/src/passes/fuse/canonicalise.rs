@@ -83,13 +83,8 @@ impl Canonicaliser<'_> {
         Ok(())
     }
 
-    /// Runs `body` on the new graph at the path of a node of the old one.
-    fn at<T>(&mut self, id: NodeId, body: impl FnOnce(&mut Graph) -> T) -> T {
-        self.rewriter.target().at_path(self.graph.path(id), body)
-    }
-
     fn row_reduce(&mut self, id: NodeId, kind: ReduceKind, x: Value) -> Result<Value, GraphError> {
-        self.at(id, |g| {
+        self.rewriter.at(id, |g| {
             let axis = g.shape(x).rank() - 1;
             g.reduce(kind, x, &[axis], true)
         })
@@ -98,7 +93,7 @@ impl Canonicaliser<'_> {
     /// A view of a view is one of what the first one views.
     fn reshape(&mut self, id: NodeId, x: Value, shape: &Shape) -> Result<Value, GraphError> {
         let x = self.viewed(x);
-        self.at(id, |g| g.reshape(x, shape.clone()))
+        self.rewriter.at(id, |g| g.reshape(x, shape.clone()))
     }
 
     /// What a value of the new graph is another shape of.
@@ -121,15 +116,15 @@ impl Canonicaliser<'_> {
         let mapped: Vec<Value> = node.inputs.iter().map(|&input| self.rewriter.get(input)).collect();
         let domain = node.outputs[0].shape.clone();
         if let Some(rows) = self.all_kept_rows(&mapped, &domain)? {
-            let value = self.at(id, |g| g.push1(node.op.clone(), &rows))?;
+            let value = self.rewriter.at(id, |g| g.push1(node.op.clone(), &rows))?;
             return self.reshape(id, value, &domain);
         }
         let mut inputs = Vec::new();
         for value in self.without_broadcasts(mapped, &domain) {
             let expressible = IndexMap::of(self.rewriter.target().shape(value), &domain).is_some();
-            inputs.push(if expressible { value } else { self.at(id, |g| g.broadcast(value, &domain))? });
+            inputs.push(if expressible { value } else { self.rewriter.at(id, |g| g.broadcast(value, &domain))? });
         }
-        self.at(id, |g| g.push1(node.op.clone(), &inputs))
+        self.rewriter.at(id, |g| g.push1(node.op.clone(), &inputs))
     }
 
     /// The operands before they were broadcast, as long as one of them has the shape of the result.
@@ -177,7 +172,7 @@ impl Canonicaliser<'_> {
     fn powers(&mut self, id: NodeId) -> Result<[Value; 3], GraphError> {
         let x = self.rewriter.get(self.graph.node(id).inputs[0]);
         let top = self.row_reduce(id, ReduceKind::Max, x)?;
-        let powers = self.at(id, |g| {
+        let powers = self.rewriter.at(id, |g| {
             let shifted = g.sub(x, top)?;
             g.unary(UnaryKind::Exp, shifted)
         })?;
@@ -187,7 +182,7 @@ impl Canonicaliser<'_> {
     /// `e / sum(e)` with `e = exp(x - max(x))`.
     fn softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
         let [_, powers, sum] = self.powers(id)?;
-        self.at(id, |g| {
+        self.rewriter.at(id, |g| {
             let scale = g.unary(UnaryKind::Recip, sum)?;
             g.mul(powers, scale)
         })
@@ -197,7 +192,7 @@ impl Canonicaliser<'_> {
     fn log_softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
         let x = self.rewriter.get(self.graph.node(id).inputs[0]);
         let [top, _, sum] = self.powers(id)?;
-        self.at(id, |g| {
+        self.rewriter.at(id, |g| {
             let log = g.unary(UnaryKind::Log, sum)?;
             let norm = g.add(top, log)?;
             g.sub(x, norm)
@@ -210,13 +205,13 @@ impl Canonicaliser<'_> {
         let x = self.rewriter.get(node.inputs[0]);
         let share = 1.0 / self.graph.shape(node.inputs[0]).cols() as f64;
         let sum = self.row_reduce(id, ReduceKind::Sum, x)?;
-        let (mean, squares) = self.at(id, |g| {
+        let (mean, squares) = self.rewriter.at(id, |g| {
             let mean = g.mul_scalar(sum, share)?;
             let centred = g.sub(x, mean)?;
             Ok((mean, g.square(centred)?))
         })?;
         let sum = self.row_reduce(id, ReduceKind::Sum, squares)?;
-        let variance = self.at(id, |g| g.mul_scalar(sum, share))?;
+        let variance = self.rewriter.at(id, |g| g.mul_scalar(sum, share))?;
         let shape = &node.outputs[0].shape;
         Ok([self.reshape(id, mean, shape)?, self.reshape(id, variance, shape)?])
     }
@@ -226,7 +221,7 @@ impl Canonicaliser<'_> {
         let (kind, runs) = split_reduction(self.graph, id).expect("asked before");
         let mut value = self.rewriter.get(node.inputs[0]);
         for axes in runs {
-            value = self.at(id, |g| g.reduce(kind, value, &axes, true))?;
+            value = self.rewriter.at(id, |g| g.reduce(kind, value, &axes, true))?;
         }
         self.reshape(id, value, &node.outputs[0].shape)
     }
