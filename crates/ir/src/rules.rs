@@ -1,6 +1,7 @@
 //! What passes and planner may do for a target: decisions that depend on kernels, caches and libraries, as data.
 
 use crate::dtype::DType;
+use crate::ops::RecomputeCost;
 use crate::ops::conv::Filter;
 use crate::shape::TensorType;
 
@@ -24,6 +25,8 @@ pub struct Rules {
     /// Whether a fusion without a product adds all elements of a tensor, whatever its axes, to one number. Otherwise its rows are
     /// added first, then their sum's columns.
     pub sums_of_whole_tensors: bool,
+    /// The costliest operations of an element that are cheaper than to read its value from memory: fusions compute such values again.
+    pub cheaper_than_memory: RecomputeCost,
     /// Whether products of the first items of a batch leave out the others. Otherwise they take the whole batch, which is zeros there.
     pub limited_products: bool,
     /// How the weights of convolutions lie, but for depthwise ones, and all state of their shapes.
@@ -77,6 +80,8 @@ impl Rules {
         alike_regions_together: false,
         // Sums of rows are added behind the product that gives the tensor, while blocks of it are in cache.
         sums_of_whole_tensors: false,
+        // A core computes a polynomial while another level of the caches gives a vector.
+        cheaper_than_memory: RecomputeCost::Arithmetic,
         limited_products: true,
         // Vectors take neighbouring output channels.
         filters: Filter::Hwio,
@@ -110,6 +115,13 @@ impl Rules {
         let sums = if self.sums_of_whole_tensors { "at once" } else { "rows, then columns" };
         let results = if self.products_give_16_bits { "16 bits" } else { "f32" };
         let biases = if self.biases_before_rounding { "before it is rounded" } else { "to what was rounded" };
+        let again = match self.cheaper_than_memory {
+            RecomputeCost::Arithmetic => "arithmetic",
+            RecomputeCost::Division => "arithmetic, divisions",
+            RecomputeCost::Function => "arithmetic, functions of an element",
+            RecomputeCost::Pass => "arithmetic, functions, random numbers",
+            RecomputeCost::Kernel => "everything",
+        };
         let limited = if self.limited_products { "those items alone" } else { "zeros behind them" };
         let factors = if self.factors_of_products { "numbers in memory" } else { "in the fusion" };
         vec![
@@ -120,6 +132,7 @@ impl Rules {
             ("results of products of 16-bit operands", results.to_owned()),
             ("bias of such a matrix product added", biases.to_owned()),
             ("factors of sums of such products", factors.to_owned()),
+            ("computed again rather than read", again.to_owned()),
             ("products of the first items of a batch", limited.to_owned()),
             ("weights of convolutions", self.filters.axes().to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),

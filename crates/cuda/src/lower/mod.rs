@@ -22,9 +22,9 @@ use crate::kernels::reduction::Reduction;
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
 use crate::kgen::{self, Kernel, Operand};
-use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::Filter;
 use bessemer_ir::ops::source::Distribution;
+use bessemer_ir::ops::{Op, RecomputeCost};
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target, UnsupportedOps};
 use bessemer_ir::rules::{ColumnRules, Rules};
@@ -53,6 +53,8 @@ impl CudaTarget {
         factors_of_products: true,
         alike_regions_together: true,
         sums_of_whole_tensors: true,
+        // Multiprocessors compute tens of instructions while memory gives an element.
+        cheaper_than_memory: RecomputeCost::Function,
         // Libraries take what they were planned for.
         limited_products: false,
         // As cuDNN reads and gives them.

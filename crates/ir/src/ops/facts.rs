@@ -63,8 +63,8 @@ pub enum Producer {
     No,
 }
 
-/// Cost of recomputing one element from operands that are in cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Cost of recomputing one element from operands that are in cache, the cheapest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecomputeCost {
     /// An instruction or none.
     Arithmetic,

@@ -101,6 +101,8 @@ struct Fuser<'a> {
     graph: &'a Graph,
     fuse: bool,
     products_give_16_bits: bool,
+    /// The costliest operations that are cheaper than memory.
+    cheap: RecomputeCost,
     consumers: Vec<Vec<NodeId>>,
     is_result: HashSet<Value>,
     /// How fusions compute each node, if they do.
@@ -137,6 +139,7 @@ impl<'a> Fuser<'a> {
             graph,
             fuse,
             products_give_16_bits: rules.products_give_16_bits,
+            cheap: rules.cheaper_than_memory,
             consumers: graph.consumers(),
             is_result: graph.roots().collect(),
             domains: domains(graph, &fused),
@@ -297,13 +300,15 @@ impl<'a> Fuser<'a> {
         self.graph.node(id).op.rule().recompute_cost()
     }
 
-    /// Whether the node costs more than to read its value.
+    /// Whether the node costs more than to read its value. Numbers of rows are few.
+    fn is_costly(&self, id: NodeId) -> bool {
+        let cost = self.recompute_cost(id);
+        cost > self.cheap && !(cost == RecomputeCost::Function && self.is_of_rows(id))
+    }
+
+    /// Whether it does by more than a division.
     fn is_costly_function(&self, id: NodeId) -> bool {
-        match self.recompute_cost(id) {
-            RecomputeCost::Arithmetic | RecomputeCost::Division => false,
-            RecomputeCost::Function => !self.is_of_rows(id),
-            RecomputeCost::Pass | RecomputeCost::Kernel => true,
-        }
+        self.is_costly(id) && self.recompute_cost(id) > RecomputeCost::Division
     }
 
     /// What computes the roots from stored values and from numbers for each row, which can be stored for next to nothing.
@@ -317,12 +322,9 @@ impl<'a> Fuser<'a> {
         self.has_costly_arithmetic(&expression) || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
     }
 
-    /// Whether there is more in it than simple arithmetic.
+    /// Whether there is more in it than cheap operations.
     fn has_costly_arithmetic(&self, expression: &Expression) -> bool {
-        expression
-            .inner
-            .iter()
-            .any(|&n| self.is_costly_function(n) || self.recompute_cost(n) == RecomputeCost::Division)
+        expression.inner.iter().any(|&n| self.is_costly(n))
     }
 
     /// Whether recomputing the value costs the fusions of `roots` more than reading it back. What they read in any case costs
