@@ -54,7 +54,7 @@ impl CudaTarget {
         alike_regions_together: true,
         sums_of_whole_tensors: true,
         // Multiprocessors compute tens of instructions while memory gives an element.
-        cheaper_than_memory: RecomputeCost::Function,
+        cheaper_than_memory: RecomputeCost::Pass,
         // Libraries take what they were planned for.
         limited_products: false,
         // As cuDNN reads and gives them.

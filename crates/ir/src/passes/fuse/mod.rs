@@ -581,7 +581,8 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Lets convolutions and matmuls that run no fusion, and are only read in a rounded form, write that form.
+    /// Lets convolutions and matmuls that run no fusion, and are only read in a rounded form, write that form: fusions read it, and one
+    /// that stored it does so no more.
     fn narrow_products(&mut self) {
         for product in self.graph.ids() {
             let raw = value(product);
@@ -590,7 +591,7 @@ impl<'a> Fuser<'a> {
             if self.cluster_of[product.index()].is_some()
                 || self.is_result.contains(&raw)
                 || !self.narrows(cast)
-                || self.stored[cast.index()]
+                || self.cluster_of[cast.index()].is_some_and(|home| self.clusters[home].roots == [cast])
                 || !self.is_producer(raw, self.graph.shape(raw))
                 || !self.clusters.iter().any(reads_raw)
             {
@@ -598,6 +599,7 @@ impl<'a> Fuser<'a> {
             }
             self.stored[cast.index()] = true;
             for cluster in self.clusters.iter_mut().filter(|cluster| reads_raw(cluster)) {
+                cluster.roots.retain(|&root| root != cast);
                 cluster.leaves.remove(&raw);
                 cluster.leaves.insert(value(cast));
                 cluster.inputs.remove(&product);
