@@ -100,13 +100,18 @@ fn a_missing_barrier_is_found() {
             "layer_norm" | "layer_norm_gradient" => (true, 2),
             "column_sums" => (false, 3),
             "moments" => (false, 5),
+            "column_sums_at_once" => (false, 7),
+            "moments_at_once" => (false, 11),
+            "whole_sums" => (false, 1),
             "arg_max" | "reduce_columns" => (false, 1),
             _ => continue,
         };
         let text = case.work.launches[0].kernel.text.clone();
         let own = text.find("extern \"C\"").unwrap();
+        // A block is counted when all of its threads have written: that matters to blocks beside it, of which the mock runs none.
+        let counts = |at: usize| text[..at].trim_end().ends_with("__threadfence();");
         let barriers = text.match_indices(BARRIER).map(|(at, _)| at);
-        let barriers: Vec<usize> = barriers.filter(|&at| (at < own) == shared).collect();
+        let barriers: Vec<usize> = barriers.filter(|&at| (at < own) == shared && !counts(at)).collect();
         assert_eq!(barriers.len(), expected, "{}", case.name);
         for at in barriers {
             let mut broken = case.clone();
@@ -116,7 +121,7 @@ fn a_missing_barrier_is_found() {
             removed += 1;
         }
     }
-    assert_eq!(removed, 14);
+    assert_eq!(removed, 33);
 }
 
 /// Whether a broken case gives an error or other numbers, in one order of threads or the other. Each opens its own device, which the

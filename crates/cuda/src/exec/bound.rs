@@ -55,6 +55,8 @@ pub(super) struct Shared<'a> {
     pub(super) halting: Option<&'a Halting>,
     pub(super) reports: Block,
     pub(super) halt: Block,
+    /// Words that count blocks of the launch that runs.
+    pub(super) arrivals: Block,
     pub(super) workspace: Block,
     /// Messages of sums over ranks, by the nodes that send them.
     pub(super) exchanges: Exchanges,

@@ -11,9 +11,9 @@ use super::planned::{Planned, convolutions_of, lowered_of};
 use super::state::CudaState;
 use super::sums::{Exchange, Sums, check_ranks};
 use super::{Check, Gpu, failed};
-use crate::driver::{Argument, Block, Event, Graph, Pinned};
+use crate::driver::{Arena, Argument, Block, Event, Graph, Pinned};
 use crate::error::GpuError;
-use crate::kgen::Kernel;
+use crate::kgen::{Kernel, MOST_ARRIVALS};
 use crate::lower::{KIND, Together, Unit, outputs, replaces_state, units, units_alone};
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::alike::viewed;
@@ -88,7 +88,7 @@ pub(super) struct CudaExecutor {
     /// Micro-batches that are not the last of their step, and those that are.
     recorded: [Recorded; 2],
     gpu: Arc<Gpu>,
-    /// Reports and scalars, scratch memory of libraries, and tables of groups.
+    /// Reports, scalars and counters of blocks, scratch memory of libraries, and tables of groups.
     _small: [Allocation; 3],
     /// Messages of sums over ranks.
     _messages: Option<Allocation>,
@@ -173,11 +173,12 @@ impl CudaExecutor {
         let names: Vec<&String> = names.map(|(name, _)| name).collect();
         let scalars_at = reports.len() * REPORT_BYTES + HALT_BYTES;
         let gathered_bytes = scalars_at + names.len() * 4;
-        let small = allocate("results of steps", gathered_bytes)?;
+        let arrivals_at = gathered_bytes.next_multiple_of(Arena::ALIGNMENT);
+        let small = allocate("results of steps", arrivals_at + ARRIVALS_BYTES)?;
         let state_blocks = state_numbers.iter().map(|&number| store.block(number)).collect::<Result<_, _>>()?;
         let memory = Memory { arena, state: state_blocks };
 
-        let gathered = small.all().map_err(failed)?;
+        let gathered = small.block(0, gathered_bytes).map_err(failed)?;
         let shared = || -> Result<Shared<'_>, GpuError> {
             Ok(Shared {
                 gpu,
@@ -187,6 +188,7 @@ impl CudaExecutor {
                 halting: halting.as_ref(),
                 reports: gathered.part(0, reports.len() * REPORT_BYTES)?,
                 halt: gathered.part(reports.len() * REPORT_BYTES, HALT_BYTES)?,
+                arrivals: small.block(arrivals_at, ARRIVALS_BYTES)?,
                 workspace: workspace.all()?,
                 exchanges: Exchange::all(&gpu.context, &sent, messages.as_ref(), plan.alignment)?,
             })
@@ -526,11 +528,15 @@ fn is_scalar(ty: &TensorType) -> bool {
     ty.dtype == DType::F32 && ty.shape.elements() == 1
 }
 
+/// Bytes of the words that count blocks.
+const ARRIVALS_BYTES: usize = 4 * MOST_ARRIVALS;
+
 /// Zeros, constants, and reports that say nothing.
 fn prepare_memory(shared: &Shared<'_>, gathered: &Block) -> Result<(), GpuError> {
     let Shared { gpu, plan, memory, .. } = shared;
     gpu.stream.fill(&memory.arena.all()?, 0)?;
     gpu.stream.fill(gathered, 0)?;
+    gpu.stream.fill(&shared.arrivals, 0)?;
     gpu.stream.fill(&shared.reports, 0xff)?;
     shared.exchanges.values().try_for_each(|exchange| gpu.stream.fill(exchange.message(), 0))?;
     for id in plan.graph.ids() {

@@ -146,6 +146,7 @@ impl<'a> Planned<'a> {
             Place::Input(input) => memory.value(plan, node.inputs[input]),
             Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
             Place::Scratch { offset, bytes } => memory.scratch(call.scratch.0 + offset, bytes),
+            Place::Arrivals => Ok(shared.arrivals.clone()),
             Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
             Place::Message { .. } => Ok(exchange().message().clone()),
             Place::Lost => Ok(gpu.sums.as_ref().map_or_else(|| shared.halt.clone(), Sums::lost)),

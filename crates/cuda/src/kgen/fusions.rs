@@ -18,6 +18,8 @@ pub enum Operand {
     Output(usize),
     /// Memory that is used between the launches, by number.
     Scratch(usize),
+    /// Words that count blocks: 0 before and behind each launch.
+    Arrivals,
 }
 
 /// One launch of a kernel.

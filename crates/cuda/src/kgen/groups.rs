@@ -80,7 +80,7 @@ pub(crate) fn group(fusion: &Fusion, inputs: &[DType], sizes: &[usize]) -> Resul
     let word_of = |operand: &Operand| match *operand {
         Operand::Input(input) => input,
         Operand::Output(output) => inputs.len() + output,
-        Operand::Scratch(_) => unreachable!("fusions without rows have no scratch memory"),
+        Operand::Scratch(_) | Operand::Arrivals => unreachable!("fusions without rows take tensors alone"),
     };
     let mut body = format!(
         "const u64* const regions = (const u64*)table + {HEAD_WORDS};\n\

@@ -5,6 +5,7 @@ mod columns;
 mod fusions;
 mod groups;
 mod lanes;
+mod parts;
 mod prelude;
 mod programs;
 mod rows;
@@ -14,6 +15,7 @@ pub(crate) use adamw::{AdamW, STEP_NUMBERS, Segment};
 pub use fusions::{Launch, Launches, Operand, fusion};
 pub(crate) use groups::{Group, Member, group};
 pub(crate) use lanes::{constant, kind_name};
+pub(crate) use parts::MOST_ARRIVALS;
 pub(crate) use programs::{Scalar, program};
 
 use bessemer_ir::DType;

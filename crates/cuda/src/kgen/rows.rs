@@ -1,9 +1,10 @@
 //! Kernels for fusions that reduce along rows: a row is held by one block, or by one warp where it is short. Where the
 //! fusion sums over rows too, a block or warp goes down several rows.
 
-use super::columns::{Cut, Sum, finishes, sums};
+use super::columns::{Sum, sums};
 use super::fusions::{Launch, Launches, Operand, operands};
 use super::lanes::{Lanes, MOST_LANES, There, Width, for_lanes, kind_name};
+use super::parts::{Cut, finishes};
 use super::{Kernel, KernelError, Parameter, c_type, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Instr, Reg};

@@ -4,6 +4,7 @@
 use super::columns::{Sum, sums};
 use super::fusions::{Launch, Launches, Operand, THREADS, elements, operands};
 use super::lanes::{Lanes, Width};
+use super::parts::unless_last;
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, IndexMap};
@@ -94,24 +95,33 @@ pub(super) fn add_parts(to: &str) -> String {
 pub(super) fn totals(name: &str, lanes: &Lanes<'_>) -> Launches {
     let (sums, all) = (sums(lanes), lanes.fusion.rows);
     let parts = Cut::of(lanes).blocks(all);
+    let is_whole = parts == 1;
     let (mut parameters, mut operands) = (lanes.parameters(), operands(lanes));
+    let total = |number: usize| Parameter::output(format!("sum{number}"), DType::F32, 1);
     for (number, sum) in sums.iter().enumerate() {
-        parameters.push(Parameter::output(format!("partial{number}"), DType::F32, parts));
-        operands.push(if parts == 1 { Operand::Output(sum.output) } else { Operand::Scratch(number) });
+        if !is_whole {
+            parameters.push(Parameter::output(format!("partial{number}"), DType::F32, parts));
+            operands.push(Operand::Scratch(number));
+        }
+        parameters.push(total(number));
+        operands.push(Operand::Output(sum.output));
     }
-    let body = format!("const u32 elements = {all}u, block = blockIdx.x;\n")
-        + &block_of_elements(lanes, |number| format!("partial{number}[block]"));
+    let to = |number: usize| if is_whole { format!("sum{number}[0]") } else { format!("partial{number}[block]") };
+    let mut body = format!("const u32 elements = {all}u, block = blockIdx.x;\n") + &block_of_elements(lanes, to);
+    if !is_whole {
+        parameters.push(Parameter::output("arrivals", DType::I32, 1));
+        operands.push(Operand::Arrivals);
+        body += &format!("const u32 place = threadIdx.x, parts = {parts}u;\n");
+        // The first thread has stored the sums of its block.
+        body += "__threadfence();\n";
+        body += &unless_last(parts, "0");
+        for number in 0..sums.len() {
+            let add =
+                format!("const float* const partial = partial{number};\n") + &add_parts(&format!("sum{number}[0]"));
+            body += &format!("{{\n{}}}\n", indented(&add));
+        }
+    }
     let kernel = Kernel::new(name, parameters, [parts as u32, 1, 1], [THREADS as u32, 1, 1], &indented(&body));
-    let mut launches = vec![Launch { kernel, operands }];
-    if parts == 1 {
-        return Launches { launches, scratch: Vec::new() };
-    }
-    for (number, sum) in sums.iter().enumerate() {
-        let parameters = vec![Parameter::input("partial", DType::F32, parts), Parameter::output("sum", DType::F32, 1)];
-        let body = format!("const u32 parts = {parts}u;\n") + &add_parts("sum[0]");
-        let name = format!("{name}_total{number}");
-        let kernel = Kernel::new(&name, parameters, [1, 1, 1], [THREADS as u32, 1, 1], &indented(&body));
-        launches.push(Launch { kernel, operands: vec![Operand::Scratch(number), Operand::Output(sum.output)] });
-    }
-    Launches { launches, scratch: vec![parts; sums.len()] }
+    let scratch = if is_whole { Vec::new() } else { vec![parts; sums.len()] };
+    Launches { launches: vec![Launch { kernel, operands }], scratch }
 }

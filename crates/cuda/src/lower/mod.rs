@@ -150,6 +150,8 @@ pub(crate) enum Place {
         offset: usize,
         bytes: usize,
     },
+    /// Words that count blocks of a launch: 0 before and behind it.
+    Arrivals,
     /// Where kernels report an index that is out of range.
     Report,
     /// The message of the sum over ranks that the node starts or waits for, of so many bytes.
@@ -314,6 +316,7 @@ impl Lowered {
                 Operand::Output(output) if output == outputs => Place::Report,
                 Operand::Output(output) => Place::Output(output),
                 Operand::Scratch(number) => scratch[number],
+                Operand::Arrivals => Place::Arrivals,
             };
             let operands: Vec<Place> = launch.operands.iter().map(place).collect();
             lowered.launch(launch.kernel, operands);
@@ -336,7 +339,7 @@ impl Place {
             Place::Input(input) => graph.ty(graph.node(id).inputs[input]).bytes(),
             Place::Output(output) => graph.ty(Value { node: id, output: output as u32 }).bytes(),
             Place::Scratch { bytes, .. } | Place::Message { bytes } => bytes,
-            Place::Report | Place::Lost | Place::Halt => 0,
+            Place::Arrivals | Place::Report | Place::Lost | Place::Halt => 0,
         }
     }
 }

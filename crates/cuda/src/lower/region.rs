@@ -147,6 +147,7 @@ pub(super) fn launch(
             Operand::Input(input) => inputs[input],
             Operand::Output(output) => outputs[output],
             Operand::Scratch(number) => scratch[number],
+            Operand::Arrivals => Place::Arrivals,
         };
         let operands: Vec<Place> = one.operands.iter().map(place).collect();
         lowered.launch(one.kernel.named_by_content(), operands);

@@ -106,18 +106,22 @@ pub type Maker = fn(Size) -> Result<Case, KernelError>;
 
 /// What makes the cases of this size, so that one at a time is in memory.
 pub fn makers(size: Size) -> Vec<Maker> {
-    let both: [Maker; 8] = [
+    let both: [Maker; 10] = [
         |size| bias_gelu_residual(size, size.pick([60, 64], [16384, 768])),
         |size| layer_norm("layer_norm", size, size.pick([37, 768], [16384, 768])),
         |size| softmax("softmax", size, DType::F32, size.pick([9, 300], [32768, 512])),
         |size| whole_sums("whole_sums", size, size.pick(40_003, 16_000_000)),
-        |size| column_sums(size, size.pick([333, 40], [16384, 768])),
+        |size| column_sums("column_sums", size, size.pick([333, 40], [16384, 768]), [1, size.pick(3, 4)]),
+        |size| column_sums("column_sums_at_once", size, size.pick([999, 40], [32 * 32 * 32, 64]), [size.pick(3, 4); 2]),
         |size| layer_norm_gradient("layer_norm_gradient", size, size.pick([37, 768], [16384, 768]), 1),
-        |size| moments(size, size.pick([333, 40], [256 * 28 * 28, 256])),
+        |size| moments("moments", size, size.pick([333, 40], [256 * 28 * 28, 256]), size.pick(3, 4)),
+        |size| moments("moments_at_once", size, size.pick([999, 40], [32 * 32 * 32, 64]), 1),
         |size| Ok(adamw(size.pick(3000, 8_000_000))),
     ];
-    let small: [Maker; 9] = [
+    let small: [Maker; 11] = [
         |size| whole_sums("whole_sums_of_a_block", size, 1003),
+        |size| column_sums("column_sums_narrow", size, [2100, 7], [1, 1]),
+        |size| column_sums("column_sums_of_a_block", size, [20, 40], [1, 1]),
         flat,
         row_bias,
         |size| layer_norm_gradient("layer_norm_gradient_short", size, [150, 72], 3),
@@ -253,8 +257,8 @@ fn layer_norm_gradient(name: &str, size: Size, [rows, cols]: [usize; 2], groups:
 }
 
 /// Mean and variance over rows, which batch norm needs, of numbers that lie far from 0, beside those of their squares, a
-/// sum and a store.
-fn moments(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
+/// sum for each of `groups` runs of rows and a store.
+fn moments(name: &str, size: Size, [rows, cols]: [usize; 2], groups: usize) -> Result<Case, KernelError> {
     let mut p = Program::new(size, rows, cols);
     let (x, far) = (p.full(DType::F32), p.constant(100.0));
     let x = p.binary(BinaryKind::Add, x, far);
@@ -264,9 +268,9 @@ fn moments(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
     };
     p.store(negative, DType::Bf16);
     moments(&mut p, x);
-    p.sum(x, if rows.is_multiple_of(3) { 3 } else { 4 });
+    p.sum(x, groups);
     moments(&mut p, square);
-    p.case("moments")
+    p.case(name)
 }
 
 fn softmax(name: &str, size: Size, ty: DType, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
@@ -281,15 +285,15 @@ fn softmax(name: &str, size: Size, ty: DType, [rows, cols]: [usize; 2]) -> Resul
     p.case(name)
 }
 
-/// Sums of a gradient and of its product with another tensor, one of them for each of three runs of rows, and a store.
-fn column_sums(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
+/// Sums of a gradient and of its product with another tensor, for each of so many runs of rows, and a store.
+fn column_sums(name: &str, size: Size, [rows, cols]: [usize; 2], groups: [usize; 2]) -> Result<Case, KernelError> {
     let mut p = Program::new(size, rows, cols);
     let (x, dy) = (p.full(DType::Bf16), p.full(DType::Bf16));
     let product = p.binary(BinaryKind::Mul, x, dy);
-    p.sum(dy, 1);
-    p.sum(product, if rows.is_multiple_of(3) { 3 } else { 4 });
+    p.sum(dy, groups[0]);
+    p.sum(product, groups[1]);
     p.store(product, DType::F32);
-    p.case("column_sums")
+    p.case(name)
 }
 
 /// Every function of the intermediate representation, each stored.

@@ -159,6 +159,7 @@ pub(super) fn case(name: &str, size: Size, op: Op, inputs: Vec<Tensor>) -> Resul
             Place::Input(input) => Operand::Input(input),
             Place::Output(output) => Operand::Output(output),
             Place::Report | Place::Message { .. } | Place::Lost | Place::Halt => Operand::Output(results.len()),
+            Place::Arrivals => Operand::Arrivals,
             Place::Scratch { offset, bytes } => {
                 let known = offsets.iter().position(|&known| known == offset);
                 Operand::Scratch(known.unwrap_or_else(|| {

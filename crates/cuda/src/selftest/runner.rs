@@ -4,7 +4,7 @@ use super::case::{Case, decode, encode};
 use crate::cubins::CubinCache;
 use crate::driver::{Arena, Argument, Block, Context, Driver, Function, Graph, Stream};
 use crate::error::GpuError;
-use crate::kgen::{Kernel, Operand};
+use crate::kgen::{Kernel, MOST_ARRIVALS, Operand};
 use crate::loader::{Libraries, Wanted};
 use crate::nvrtc::{Nvrtc, Resources, resources};
 use std::time::Duration;
@@ -26,6 +26,7 @@ pub struct Loaded<'a> {
     launches: Vec<(Function, Vec<Block>)>,
     inputs: Vec<Block>,
     outputs: Vec<Block>,
+    arrivals: Block,
     all: Block,
     /// What the compiler says of each kernel, where it says something.
     pub resources: Vec<Resources>,
@@ -57,6 +58,7 @@ impl Runner {
     pub fn load<'a>(&'a self, case: &'a Case) -> Result<Loaded<'a>, GpuError> {
         let sizes = |sizes: &mut dyn Iterator<Item = usize>| sizes.map(|bytes| bytes.max(1)).collect::<Vec<usize>>();
         let groups = [
+            vec![4 * MOST_ARRIVALS],
             sizes(&mut case.inputs.iter().map(|input| input.ty.bytes())),
             sizes(&mut case.outputs.iter().map(|output| output.after.ty.bytes())),
             sizes(&mut case.work.scratch.iter().map(|elements| elements * 4)),
@@ -72,7 +74,8 @@ impl Runner {
             };
             sizes.iter().map(&mut block).collect::<Result<Vec<Block>, GpuError>>()
         };
-        let (inputs, outputs, scratch) = (blocks(&groups[0])?, blocks(&groups[1])?, blocks(&groups[2])?);
+        let arrivals = blocks(&groups[0])?.remove(0);
+        let (inputs, outputs, scratch) = (blocks(&groups[1])?, blocks(&groups[2])?, blocks(&groups[3])?);
         let (mut launches, mut used) = (Vec::new(), Vec::new());
         for launch in &case.work.launches {
             let (function, resources) = self.function(&launch.kernel)?;
@@ -80,12 +83,13 @@ impl Runner {
                 Operand::Input(index) => inputs[index].clone(),
                 Operand::Output(index) => outputs[index].clone(),
                 Operand::Scratch(index) => scratch[index].clone(),
+                Operand::Arrivals => arrivals.clone(),
             };
             launches.push((function, launch.operands.iter().map(block).collect()));
             used.extend(resources);
         }
         let all = arena.block(0, arena.bytes())?;
-        let loaded = Loaded { runner: self, case, launches, inputs, outputs, all, resources: used };
+        let loaded = Loaded { runner: self, case, launches, inputs, outputs, arrivals, all, resources: used };
         loaded.reset()?;
         Ok(loaded)
     }
@@ -99,6 +103,7 @@ impl Loaded<'_> {
     pub fn reset(&self) -> Result<(), GpuError> {
         let stream = &self.runner.stream;
         stream.fill(&self.all, 0xff)?;
+        stream.fill(&self.arrivals, 0)?;
         for (input, block) in self.case.inputs.iter().zip(&self.inputs) {
             stream.upload(&encode(input.ty.dtype, &input.data), block)?;
         }

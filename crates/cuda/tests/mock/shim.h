@@ -242,6 +242,13 @@ static inline int atomicAdd(int* at, int x) {
     return before;
 }
 
+static inline unsigned atomicInc(unsigned* at, unsigned most) {
+    unsigned before = *at;
+    *at = before >= most ? 0 : before + 1;
+    return before;
+}
+static inline void __threadfence() {}
+
 static inline void __syncthreads() { shim::wait(shim::AT_BLOCK); }
 
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
