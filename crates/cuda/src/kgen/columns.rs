@@ -9,16 +9,21 @@ use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Reg};
 use std::fmt::Write;
 
-/// The most threads of a block along columns.
+/// The most threads of a block along columns: of large tensors, and of others, whose rows are cut so that a block reads whole lines of the
+/// caches, and has few enough columns for the last one to put all parts together.
 const MOST_ACROSS: usize = 32;
+const MOST_ACROSS_SMALL: usize = 8;
+/// Elements of a small tensor: what is read in some 10 us, which is what two launches take.
+const SMALL: usize = 1 << 24;
 /// Blocks that keep a large device busy.
 const BLOCKS: usize = 1024;
 /// Rows of a thread that are worth a block.
 const FEWEST_ROWS: usize = 8;
 
-/// Threads of a block whose rows have so many vectors.
-fn block_of_rows(vectors: usize) -> Block {
-    let across = vectors.next_power_of_two().min(MOST_ACROSS);
+/// Threads of a block of a kernel for rows of so many vectors.
+fn block_of_rows(vectors: usize, elements: usize) -> Block {
+    let most = if elements > SMALL { MOST_ACROSS } else { MOST_ACROSS_SMALL };
+    let across = vectors.next_power_of_two().min(most);
     Block { across, down: THREADS / across }
 }
 
@@ -56,7 +61,7 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     let fusion = lanes.fusion;
     let (sums, moments) = (sums(lanes), moments(lanes));
     let width = Width { lanes: lanes.row_width(), flat: false };
-    let block = block_of_rows(fusion.cols / width.lanes);
+    let block = block_of_rows(fusion.cols / width.lanes, fusion.rows * fusion.cols);
     let tiles = (fusion.cols / width.lanes).div_ceil(block.across);
     let cut = Cut::new(fusion.rows, &sums, BLOCKS / tiles, FEWEST_ROWS * block.down);
 

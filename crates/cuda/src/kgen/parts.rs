@@ -108,7 +108,8 @@ impl<'a> LastBlock<'a> {
         let is_of_all = sums.iter().all(|sum| sum.groups == cut.groups) && (moments.is_empty() || cut.groups == 1);
         let loads = cut.parts.div_ceil(down) * (sums.len() + 2 * moments.len());
         let own = LastBlock { rows, cols, cut, sums, moments, columns, width: Width { lanes, flat: false }, down };
-        (is_of_all && loads <= MOST_LOADS && own.arrivals() <= MOST_ARRIVALS).then_some(own)
+        let are_counted = cut.parts == 1 || own.arrivals() <= MOST_ARRIVALS;
+        (is_of_all && loads <= MOST_LOADS && are_counted).then_some(own)
     }
 
     /// Words that blocks are counted by: one for each run of rows of each tile of columns.
