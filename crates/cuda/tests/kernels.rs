@@ -216,9 +216,12 @@ fn mistakes_in_attention_are_found() {
         ("attention_long", 0, "BY_FOURS>(tiles + stage * 2 * TILE", "IN_ORDER>(tiles + stage * 2 * TILE"),
         ("attention_long", 0, "BY_FOURS>(tiles + (stage", "IN_ORDER>(tiles + (stage"),
         ("attention_long", 0, "row * KEYS +", "(row + 1) * KEYS +"),
-        ("attention_long_gradient", 0, "row * KEYS +", "(row + 1) * KEYS +"),
+        ("attention_long", 0, "(int)(quad % 2 == 0", "(int)(quad % 2 != 0"),
+        ("attention_long", 0, "n % 2 * 16 + quad * 4", "n % 2 * 16 + quad"),
+        ("attention_long_gradient", 0, "KEY_BLOCKS + block]", "KEY_BLOCKS + 0 * block]"),
         ("attention_long_gradient", 1, "BY_PAIRS", "IN_ORDER"),
-        ("attention_long_gradient", 1, ">> 2 * parity", ">> 2 * (1 - parity)"),
+        ("attention_long_gradient", 1, "warp / 2 * 64", "warp % 2 * 64"),
+        ("attention_long_gradient", 1, "first_key / 32 + threadIdx.x / 64", "first_key / 32"),
     ] {
         let mut broken = case(name);
         let text = &mut broken.work.launches[launch].kernel.text;

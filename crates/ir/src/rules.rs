@@ -27,6 +27,8 @@ pub struct Rules {
     pub sums_of_whole_tensors: bool,
     /// The costliest operations of an element that are cheaper than to read its value from memory: fusions compute such values again.
     pub cheaper_than_memory: RecomputeCost,
+    /// Which attention keeps the mask of its dropout for its gradient; `None` if all gradients draw it again.
+    pub kept_masks: Option<MaskRules>,
     /// Whether products of the first items of a batch leave out the others. Otherwise they take the whole batch, which is zeros there.
     pub limited_products: bool,
     /// How the weights of convolutions lie, but for depthwise ones, and all state of their shapes.
@@ -37,6 +39,15 @@ pub struct Rules {
     pub prologue: Option<PrologueRules>,
     /// Which convolutions run some lines at a time, as the depthwise convolution behind them reads them; `None` if none does.
     pub chain: Option<ChainRules>,
+}
+
+/// Attention of 16-bit operands that keeps the mask of its dropout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskRules {
+    /// What the elements of a head are a multiple of.
+    pub multiple: usize,
+    /// Most elements of a head.
+    pub most: usize,
 }
 
 /// Matrix products that may have more columns than were asked for.
@@ -82,6 +93,8 @@ impl Rules {
         sums_of_whole_tensors: false,
         // A core computes a polynomial while another level of the caches gives a vector.
         cheaper_than_memory: RecomputeCost::Arithmetic,
+        // It is drawn while products of tiles are computed.
+        kept_masks: None,
         limited_products: true,
         // Vectors take neighbouring output channels.
         filters: Filter::Hwio,
@@ -122,6 +135,9 @@ impl Rules {
             RecomputeCost::Pass => "arithmetic, functions, random numbers",
             RecomputeCost::Kernel => "everything",
         };
+        let masks = |rules: &MaskRules| {
+            format!("kept, of 16-bit heads of a multiple of {} up to {}", rules.multiple, rules.most)
+        };
         let limited = if self.limited_products { "those items alone" } else { "zeros behind them" };
         let factors = if self.factors_of_products { "numbers in memory" } else { "in the fusion" };
         vec![
@@ -133,6 +149,7 @@ impl Rules {
             ("bias of such a matrix product added", biases.to_owned()),
             ("factors of sums of such products", factors.to_owned()),
             ("computed again rather than read", again.to_owned()),
+            ("masks of dropout in attention", self.kept_masks.as_ref().map_or_else(|| "drawn twice".to_owned(), masks)),
             ("products of the first items of a batch", limited.to_owned()),
             ("weights of convolutions", self.filters.axes().to_owned()),
             ("columns of matrix products", self.columns.as_ref().map_or_else(|| "as they are".to_owned(), columns)),

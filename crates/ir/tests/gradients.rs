@@ -351,7 +351,7 @@ fn attention_gradients() {
     let plain = Attention { heads: 2, scale: Scalar(0.6), dropout: None, output: DType::F32 };
     check_build("attention", &tensors(3, 4), &|g, v| attend(g, v, plain));
     check_build("attention to itself", &tensors(5, 5), &|g, v| attend(g, v, plain));
-    let dropout = Some(AttentionDropout { rate: Scalar(0.4), seed: 3, stream: 2 });
+    let dropout = Some(AttentionDropout { rate: Scalar(0.4), seed: 3, stream: 2, keeps_mask: false });
     let with_counter = [tensors(4, 3), vec![i32s([], &[6.0])]].concat();
     check_build("attention with dropout", &with_counter, &|g, v| attend(g, v, Attention { dropout, ..plain }));
 }
@@ -370,7 +370,7 @@ fn attention_values() {
     let kept = |seed: u64| [0, 1].map(|i| if philox::uniform(seed, 4, 1, i) >= 0.5 { 2.0 } else { 0.0 });
     let seed = (0..).find(|&seed| kept(seed) == [0.0, 2.0]).expect("one in four");
     let kept = kept(seed);
-    let dropout = Some(AttentionDropout { rate: Scalar(0.5), seed, stream: 1 });
+    let dropout = Some(AttentionDropout { rate: Scalar(0.5), seed, stream: 1, keeps_mask: false });
     let out = [1.0, 10.0].map(|unit| unit * (kept[0] * 0.25 + 2.0 * kept[1] * 0.75));
     let inputs = [&inputs[..], &[i32s([], &[4.0])]].concat();
     assert_gives(Attention { dropout, ..attention }, &inputs, &[&out, &[4f64.ln()]]);

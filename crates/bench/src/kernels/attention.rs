@@ -41,7 +41,8 @@ impl Batch {
         // Those of ELECTRA-base are the same.
         let Bert { layers, hidden, heads, .. } = BERT_BASE;
         let depth = hidden / heads;
-        let dropout = self.dropout.map(|rate| AttentionDropout { rate: Scalar(rate), seed: 0, stream: 0 });
+        let dropout =
+            self.dropout.map(|rate| AttentionDropout { rate: Scalar(rate), seed: 0, stream: 0, keeps_mask: false });
         let attention = Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout, output: DType::F32 };
         let rows = TensorType::new(dtype, [sequences, length, hidden]);
         let bias = TensorType::f32([sequences, length]);

@@ -110,7 +110,12 @@ impl AttentionDesc {
         self.batch * self.keys * self.width()
     }
 
-    fn rows_len(&self) -> usize {
+    pub(crate) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Rows of the softmax.
+    pub(crate) fn rows_len(&self) -> usize {
         self.all_heads() * self.queries
     }
 

@@ -54,8 +54,12 @@ fn desc([batch, heads, queries, keys, depth]: [usize; 5], has_dropout: bool, dty
 /// What the reference kernels compute.
 fn reference(desc: &AttentionDesc) -> [Vec<f64>; 5] {
     let rows = |rows: usize| TensorType::f32([desc.batch, rows, desc.width()]);
-    let dropout =
-        desc.dropout.map(|d| AttentionDropout { rate: Scalar(d.rate.into()), seed: d.seed, stream: d.stream });
+    let dropout = desc.dropout.map(|d| AttentionDropout {
+        rate: Scalar(d.rate.into()),
+        seed: d.seed,
+        stream: d.stream,
+        keeps_mask: false,
+    });
     let attention = Attention { heads: desc.heads, scale: Scalar(desc.scale.into()), dropout, output: DType::F32 };
     let types = [
         rows(desc.queries),

@@ -148,8 +148,9 @@ __device__ __forceinline__ void random_words(u64 seed, u32 step, u32 stream, u64
     u32 k[2] = {(u32)seed, (u32)(seed >> 32)};
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-        u64 p0 = (u64)0xD2511F53u * c[0], p1 = (u64)0xCD9E8D57u * c[2];
-        u32 next[4] = {(u32)(p1 >> 32) ^ c[1] ^ k[0], (u32)p1, (u32)(p0 >> 32) ^ c[3] ^ k[1], (u32)p0};
+        // The compiler makes one instruction of both halves, which it follows with an addition of 0 where the product is one of 64 bits.
+        const u32 m0 = 0xD2511F53u, m1 = 0xCD9E8D57u;
+        u32 next[4] = {__umulhi(m1, c[2]) ^ c[1] ^ k[0], m1 * c[2], __umulhi(m0, c[0]) ^ c[3] ^ k[1], m0 * c[0]};
 #pragma unroll
         for (int i = 0; i < 4; ++i) c[i] = next[i];
         k[0] += 0x9E3779B9u;
@@ -224,12 +225,18 @@ template <> struct pair_of<f16> {
         return pair;
     }
 };
-// C [16, 8] += A [16, 16] B [16, 8] (PTX ISA, "Matrix fragments for mma.m16n8k16"). Lane 4 g + q holds of C the columns 2 q and
+// C [16, 8] = A [16, 16] B [16, 8], and C += A B (PTX ISA, "Matrix fragments for mma.m16n8k16"). Lane 4 g + q holds of C the columns 2 q and
 // 2 q + 1 of the rows g and g + 8; of A the same columns of these rows, then of columns from 8 on; of B the rows 2 q and 2 q + 1 of
 // column g, then of rows from 8 on.
 template <class T> struct product_of;
 #define PRODUCT_OF(TYPE)                                                                                                   \
     template <> struct product_of<TYPE> {                                                                                  \
+        static __device__ __forceinline__ void set(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {                     \
+            asm("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                "{%10, %10, %10, %10};"                                                                                    \
+                : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])                                                           \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));                                \
+        }                                                                                                                  \
         static __device__ __forceinline__ void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {                     \
             asm("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
                 "{%0, %1, %2, %3};"                                                                                        \
@@ -247,6 +254,10 @@ template <class T> struct pair_of {
 template <class T> struct product_of {
     static float value(u16 bits) { return to_f32(T{bits}); }
     static void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { add_product(c, a, b0, b1, value); }
+    static void set(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+        c[0] = c[1] = c[2] = c[3] = 0.0f;
+        add(c, a, b0, b1);
+    }
 };
 #endif
 

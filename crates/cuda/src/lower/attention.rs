@@ -12,10 +12,12 @@ use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{DType, TensorType};
+use std::ops::Range;
 
-/// Whether an attention is made of products of matrices.
-pub(crate) fn is_of_products(of: &Attention, types: &[&TensorType]) -> bool {
-    operands(of, types).ok().and_then(tensor_cores::Kernels::new).is_none()
+/// Whether an attention is made of products of matrices, or its gradient is.
+pub(crate) fn is_of_products(of: &Attention, types: &[&TensorType], is_gradient: bool) -> bool {
+    let kernels = if is_gradient { tensor_cores::Kernels::of_gradient } else { tensor_cores::Kernels::new };
+    operands(of, types).ok().and_then(kernels).is_none()
 }
 
 fn operands<'a>(attention: &'a Attention, types: &[&TensorType]) -> Result<Operands<'a>, Unsupported> {
@@ -39,7 +41,7 @@ pub(super) fn forward(of: &Attention, types: &[&TensorType]) -> Result<Lowered, 
         return Ok(Lowered { name, flops, ..Products::new(own)?.forward(counter)? });
     };
     let mut lowered = Lowered { flops, ..Lowered::named("attention") };
-    let outputs = [Place::Output(0), Place::Output(1)];
+    let outputs: Vec<Place> = (0..2 + usize::from(of.keeps_mask())).map(Place::Output).collect();
     lowered.launch(kernels.forward(), places(of, &[0, 1, 2, 3], &outputs, counter));
     Ok(lowered)
 }
@@ -47,9 +49,9 @@ pub(super) fn forward(of: &Attention, types: &[&TensorType]) -> Result<Lowered, 
 /// # Errors
 /// There are too many probabilities.
 pub(super) fn gradient(of: &AttentionGrad, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
-    let (attention, own) = (&of.attention, operands(&of.attention, types)?);
-    let (flops, counter) = (of.product_flops(types), types.len() - 1);
-    let Some(kernels) = tensor_cores::Kernels::new(own) else {
+    let own = operands(&of.attention, types)?;
+    let (flops, counter, dout) = (of.product_flops(types), types.len() - 1, of.dout());
+    let Some(kernels) = tensor_cores::Kernels::of_gradient(own) else {
         let name = "gradient of attention by products of matrices".to_owned();
         return Ok(Lowered { name, flops, ..Products::new(own)?.gradient(counter)? });
     };
@@ -57,10 +59,14 @@ pub(super) fn gradient(of: &AttentionGrad, types: &[&TensorType]) -> Result<Lowe
     let [dq, dk, dv] = [0, 1, 2].map(Place::Output);
     let means = lowered.scratch_of(DType::F32, own.sizes.row_shape().elements());
     let rounded = kernels.rounds_gradient().then(|| lowered.scratch_of(own.ty, own.sizes.q_shape().elements()));
-    let to: Vec<Place> = [dq, means].into_iter().chain(rounded).collect();
-    lowered.launch(kernels.of_queries(), places(attention, &[0, 1, 2, 3, 4, 5, 6], &to, counter));
-    let dy = rounded.unwrap_or(Place::Input(6));
-    lowered.launch(kernels.of_keys(), places(attention, &[0, 1, 2, 3, 5], &[means, dy, dk, dv], counter));
+    let inputs = |numbers: Range<usize>| numbers.map(Place::Input);
+    let of_queries: Vec<Place> = inputs(0..dout + 1).chain([dq, means]).chain(rounded).collect();
+    lowered.launch(kernels.of_queries(), of_queries);
+    // The log-sums, and the mask where there is one.
+    let of_rows = inputs(5..dout);
+    let dy = rounded.unwrap_or(Place::Input(dout));
+    let of_keys: Vec<Place> = inputs(0..4).chain(of_rows).chain([means, dy, dk, dv]).collect();
+    lowered.launch(kernels.of_keys(), of_keys);
     Ok(lowered)
 }
 
@@ -83,6 +89,9 @@ impl<'a> Products<'a> {
     /// # Errors
     /// There are too many probabilities.
     fn new(of: Operands<'a>) -> Result<Self, Unsupported> {
+        if of.attention.keeps_mask() {
+            return Err(Unsupported::Operands { expected: "bf16 or f16, where the mask is kept", actual: of.ty });
+        }
         match of.sizes.row_shape().elements() * of.sizes.keys {
             elements if elements >= MOST_ELEMENTS => Err(Unsupported::Elements { elements }),
             _ => Ok(Products { of, lowered: Lowered::default() }),

@@ -18,6 +18,7 @@ pub(crate) use groups::{Joint, Together, Unit, outputs, replaces_state, units, u
 
 use crate::cublaslt::{Epilogue, Product};
 use crate::cudnn::{Convolution, Fusion as ConvolutionFusion};
+use crate::kernels::attention::tensor_cores;
 use crate::kernels::reduction::Reduction;
 use crate::kernels::work::Work;
 use crate::kernels::{self, MOST_ELEMENTS};
@@ -27,7 +28,7 @@ use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::ops::{Op, RecomputeCost};
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target, UnsupportedOps};
-use bessemer_ir::rules::{ColumnRules, Rules};
+use bessemer_ir::rules::{ColumnRules, MaskRules, Rules};
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType, Value};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ impl CudaTarget {
         sums_of_whole_tensors: true,
         // Multiprocessors compute tens of instructions while memory gives an element.
         cheaper_than_memory: RecomputeCost::Pass,
+        // A third of attention's instructions draw.
+        kept_masks: Some(MaskRules { multiple: tensor_cores::DEPTH_STEP, most: tensor_cores::MOST_DEPTH }),
         // Libraries take what they were planned for.
         limited_products: false,
         // As cuDNN reads and gives them.

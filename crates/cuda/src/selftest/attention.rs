@@ -49,7 +49,7 @@ struct Problem {
 
 impl Problem {
     fn new(ty: DType, [batch, heads, queries, keys, depth]: [usize; 5], with_dropout: bool) -> Problem {
-        let dropout = AttentionDropout { rate: Scalar(0.1), seed: (5 << 32) + 7, stream: 3 };
+        let dropout = AttentionDropout { rate: Scalar(0.1), seed: (5 << 32) + 7, stream: 3, keeps_mask: true };
         let scale = Scalar(1.0 / (depth as f64).sqrt());
         Problem {
             attention: Attention { heads, scale, dropout: with_dropout.then_some(dropout), output: DType::F32 },
@@ -110,13 +110,15 @@ impl Problem {
 
     fn forward(&self, name: &str) -> Result<Case, KernelError> {
         let inputs: Vec<Tensor> = self.common().into_iter().chain(self.counter()).collect();
-        let [y, log_sums] = exactly(self.evaluate(&self.attention, &inputs)?)?;
-        let operands = [0, 1, 2, 3].map(Operand::Input).into_iter().chain([0, 1].map(Operand::Output));
+        let mut computed = self.evaluate(&self.attention, &inputs)?.into_iter();
+        let operands = (0..4).map(Operand::Input).chain((0..computed.len()).map(Operand::Output));
         let operands = operands.chain(self.counter().map(|_| Operand::Input(4))).collect();
         let launches = vec![Launch { kernel: self.kernels()?.forward(), operands }];
-        let log_sums = Expected { before: None, after: log_sums, tolerance: tolerance(DType::F32) };
+        let y = computed.next().map(|y| self.of_products(y));
+        // The log-sums, and the mask.
+        let exact = computed.map(|after| Expected { before: None, tolerance: tolerance(after.ty.dtype), after });
         let work = Launches { launches, scratch: Vec::new() };
-        Ok(Case { name: name.to_owned(), work, inputs, outputs: vec![self.of_products(y), log_sums] })
+        Ok(Case { name: name.to_owned(), work, inputs, outputs: y.into_iter().chain(exact).collect() })
     }
 
     fn gradient(&self, name: &str) -> Result<Case, KernelError> {
@@ -126,27 +128,23 @@ impl Problem {
         inputs.extend(computed.into_iter().map(rounded));
         inputs.push(normal(TensorType::new(self.attention.output, self.sizes.q_shape()), 3));
         inputs.extend(self.counter());
-        let grads = self.evaluate(&AttentionGrad { attention: self.attention }, &inputs)?;
-        let counter = self.counter().map(|_| Operand::Input(7));
+        let gradient = AttentionGrad { attention: self.attention };
+        let (grads, dout) = (self.evaluate(&gradient, &inputs)?, gradient.dout());
         let kernels = self.kernels()?;
         let means = Operand::Scratch(0);
         let rounded_dy = kernels.rounds_gradient().then_some(Operand::Scratch(1));
-        let of_queries = (0..7).map(Operand::Input).chain([Operand::Output(0), means]).chain(rounded_dy);
-        let of_keys = [0, 1, 2, 3, 5].map(Operand::Input).into_iter();
-        let dy = rounded_dy.unwrap_or(Operand::Input(6));
+        let of_queries = (0..=dout).map(Operand::Input).chain([Operand::Output(0), means]).chain(rounded_dy);
+        let of_keys = (0..4).chain(5..dout).map(Operand::Input);
+        let dy = rounded_dy.unwrap_or(Operand::Input(dout));
         let of_keys = of_keys.chain([means, dy, Operand::Output(1), Operand::Output(2)]);
         let launches = vec![
-            Launch { kernel: kernels.of_queries(), operands: of_queries.chain(counter).collect() },
-            Launch { kernel: kernels.of_keys(), operands: of_keys.chain(counter).collect() },
+            Launch { kernel: kernels.of_queries(), operands: of_queries.collect() },
+            Launch { kernel: kernels.of_keys(), operands: of_keys.collect() },
         ];
         let scratch = vec![self.sizes.row_shape().elements(), self.sizes.q_shape().elements().div_ceil(2)];
         let outputs = grads.into_iter().map(|grad| self.of_products(grad)).collect();
         Ok(Case { name: name.to_owned(), work: Launches { launches, scratch }, inputs, outputs })
     }
-}
-
-fn exactly<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N], KernelError> {
-    tensors.try_into().map_err(|_| KernelError(format!("there must be {N} outputs")))
 }
 
 /// Standard normal numbers, rounded to the tensor's type; large tensors repeat them.

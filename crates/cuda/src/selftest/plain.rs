@@ -73,7 +73,7 @@ fn features_gradient() -> Result<Case, KernelError> {
 
 /// Rows of no whole number of blocks, of elements that are no whole number of warps; every fifth key is masked.
 fn attention(name: &str, fusion: fn(&Attention, Geometry) -> Fusion) -> Result<Case, KernelError> {
-    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3 });
+    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 7, stream: 3, keeps_mask: false });
     let of = Attention { heads: 3, scale: Scalar(0.25), dropout, output: DType::F32 };
     let fusion = fusion(&of, Geometry { batch: 2, heads: 3, queries: 3, keys: 70, depth: 8 });
     let input = |(stream, load): (u32, &IndexMap)| match *load {

@@ -100,7 +100,7 @@ fn of_text() -> Result<PlanCase> {
     let x = writer.graph.gather(table, ids, 0, 0)?;
     let bias = writer.graph.input("bias", Role::Feed, TensorType::f32([3, 20]))?;
     let counter = writer.indices("counter", &[])?;
-    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 11, stream: 2 });
+    let dropout = Some(AttentionDropout { rate: Scalar(0.1), seed: 11, stream: 2, keeps_mask: false });
     let attention = Attention { heads: 3, scale: Scalar(0.25), dropout, output: DType::F32 };
     let y = writer.graph.push(attention, &[x, x, x, bias, counter])?[0];
     let y = writer.graph.add(x, y)?;

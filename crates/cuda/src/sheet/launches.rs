@@ -101,8 +101,8 @@ impl<'a> Node<'a> {
     pub(super) fn has_attention_of_products(&self) -> bool {
         let types = self.graph.input_types(self.id);
         match &self.graph.node(self.id).op {
-            Op::Attention(of) => attention::is_of_products(of, &types),
-            Op::AttentionGrad(grad) => attention::is_of_products(&grad.attention, &types),
+            Op::Attention(of) => attention::is_of_products(of, &types, false),
+            Op::AttentionGrad(grad) => attention::is_of_products(&grad.attention, &types, true),
             _ => false,
         }
     }

@@ -33,6 +33,7 @@ static uint3 threadIdx, blockIdx, blockDim, gridDim;
 static inline float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((uint64_t)x * y >> 32); }
 static inline double __dmul_rn(double x, double y) { return x * y; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 

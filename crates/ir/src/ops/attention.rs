@@ -13,7 +13,8 @@ use crate::shape::{Shape, TensorType};
 /// For each batch item and head, `out = dropout(softmax(scale * q k^T + bias)) v`. Inputs: q `[B, Sq, heads * D]`, k and v
 /// `[B, Sk, heads * D]`, of one float type; bias `f32[B, Sk]`, added to the scores of every query and head; with dropout the
 /// counter, `i32[]`. Outputs: out `[B, Sq, heads * D]`, and the logarithm of the sum that each row of the softmax is divided by,
-/// `f32[B, heads, Sq]`, which the gradient reads. There is no gradient with respect to the bias.
+/// `f32[B, heads, Sq]`, which the gradient reads; where dropout keeps its mask, that too, `i32[B, heads, Sq, W]`. There is no gradient with
+/// respect to the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
     /// Number of heads; the innermost axis of q, k and v is divided evenly among them.
@@ -36,9 +37,23 @@ pub struct AttentionDropout {
     pub seed: u64,
     /// Distinguishes the random nodes of one step.
     pub stream: u32,
+    /// Whether the mask is an output, which the gradient reads instead of drawing it again: bit `k % 32` of word `k / 32` of a row says
+    /// whether the probability of key `k` is kept. Rows have an even number of words; bits behind the last key are 0.
+    pub keeps_mask: bool,
 }
 
 impl AttentionDropout {
+    /// Words of a row of the mask for so many keys.
+    pub fn mask_words(keys: usize) -> usize {
+        2 * keys.div_ceil(64)
+    }
+
+    /// The mask's word that begins with these uniform numbers, of 32 keys at most.
+    pub fn mask_word(&self, uniforms: &[f32]) -> i32 {
+        let keeps = |&u: &f32| u >= self.rate.0 as f32;
+        uniforms.iter().rev().fold(0, |word, u| word << 1 | u32::from(keeps(u))) as i32
+    }
+
     /// The factor of a probability whose uniform number is `u`.
     fn factor(&self, u: f32) -> f64 {
         if u >= self.rate.0 as f32 { 1.0 / (1.0 - self.rate.0) } else { 0.0 }
@@ -76,6 +91,11 @@ impl Geometry {
         [self.batch, self.heads, self.queries].into()
     }
 
+    /// Shape of the mask of dropout, `[B, heads, Sq, W]`.
+    pub fn mask_shape(&self) -> Shape {
+        [self.batch, self.heads, self.queries, AttentionDropout::mask_words(self.keys)].into()
+    }
+
     /// Arithmetic of `count` products of the size of `q k^T`.
     fn product_flops(&self, count: usize) -> u64 {
         (2 * count * self.batch * self.heads * self.queries * self.keys * self.depth) as u64
@@ -104,6 +124,11 @@ impl Attention {
             return Err(OpError::Sizes("there must be at least one query and one key".to_string()));
         }
         Ok(Geometry { batch, heads: self.heads, queries, keys, depth: width / self.heads })
+    }
+
+    /// Whether the mask of dropout is an output.
+    pub fn keeps_mask(&self) -> bool {
+        self.dropout.is_some_and(|dropout| dropout.keeps_mask)
     }
 
     /// Arithmetic of the two products alone.
@@ -147,8 +172,9 @@ impl Attention {
 
     fn describe(&self) -> String {
         let dropout = match &self.dropout {
-            Some(AttentionDropout { rate, seed, stream }) => {
-                format!(", dropout={}, seed={seed}, stream={stream}", rate.0)
+            Some(AttentionDropout { rate, seed, stream, keeps_mask }) => {
+                let mask = if *keeps_mask { ", mask kept" } else { "" };
+                format!(", dropout={}, seed={seed}, stream={stream}{mask}", rate.0)
             }
             None => String::new(),
         };
@@ -180,13 +206,15 @@ impl Attention {
                 .collect();
             let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
-            let factor = |j: usize| match &self.dropout {
-                Some(dropout) => {
-                    let position = (index * keys + j) as u64;
-                    dropout.factor(philox::uniform(dropout.seed, counter, dropout.stream, position))
-                }
-                None => 1.0,
-            };
+            let (mut factors, mut mask) = (vec![1.0; keys], Vec::new());
+            if let Some(dropout) = &self.dropout {
+                let position = |j: usize| (index * keys + j) as u64;
+                let uniform = |j: usize| philox::uniform(dropout.seed, counter, dropout.stream, position(j));
+                let uniforms: Vec<f32> = (0..keys).map(uniform).collect();
+                factors = uniforms.iter().map(|&u| dropout.factor(u)).collect();
+                mask = uniforms.chunks(32).map(|uniforms| dropout.mask_word(uniforms)).collect();
+                mask.resize(AttentionDropout::mask_words(keys), 0);
+            }
             f(&ReferenceRow {
                 index,
                 query,
@@ -194,7 +222,8 @@ impl Attention {
                 key_pitch: heads * depth,
                 depth,
                 probabilities: scores.iter().map(|s| (s - top).exp() / sum).collect(),
-                factors: (0..keys).map(factor).collect(),
+                factors,
+                mask,
                 log_sum: top + sum.ln(),
             });
         }
@@ -213,6 +242,8 @@ struct ReferenceRow {
     probabilities: Vec<f64>,
     /// What dropout multiplies them by.
     factors: Vec<f64>,
+    /// The row of its mask.
+    mask: Vec<i32>,
     log_sum: f64,
 }
 
@@ -238,7 +269,9 @@ impl OpRule for Attention {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let geometry = self.check(inputs, 0, "queries, keys, values, bias")?;
-        Ok(vec![TensorType::new(self.output, geometry.q_shape()), TensorType::f32(geometry.row_shape())])
+        let mask = self.keeps_mask().then(|| TensorType::new(DType::I32, geometry.mask_shape()));
+        let outputs = [TensorType::new(self.output, geometry.q_shape()), TensorType::f32(geometry.row_shape())];
+        Ok(outputs.into_iter().chain(mask).collect())
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
@@ -267,14 +300,19 @@ impl OpRule for Attention {
         let v = inputs[2];
         let mut out = Tensor::zeros(outputs[0].clone());
         let mut log_sums = Tensor::zeros(outputs[1].clone());
+        let mut masks = outputs.get(2).map(|ty| Tensor::zeros(ty.clone()));
         self.for_each_row(inputs, |row| {
             log_sums.data[row.index] = row.log_sum;
+            if let Some(masks) = &mut masks {
+                let first = row.index * row.mask.len();
+                masks.data[first..].iter_mut().zip(&row.mask).for_each(|(word, &own)| *word = own.into());
+            }
             let kept: Vec<f64> = row.probabilities.iter().zip(&row.factors).map(|(p, z)| p * z).collect();
             for d in 0..row.depth {
                 out.data[row.query + d] = kept.iter().zip(row.keys(d)).map(|(p, at)| p * v.data[at]).sum();
             }
         });
-        vec![out, log_sums]
+        [out, log_sums].into_iter().chain(masks).collect()
     }
 
     fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
@@ -291,8 +329,8 @@ impl OpRule for Attention {
     }
 }
 
-/// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `[B, Sq, heads * D]`, with dropout the
-/// counter; outputs: dq `[B, Sq, heads * D]`, dk and dv `[B, Sk, heads * D]`. All but q, k, v, bias and lse are of the type of out.
+/// Gradient of [`Attention`]. Inputs: q, k, v, bias, then out, lse and, where it is kept, the mask as there, dout `[B, Sq, heads * D]`, with
+/// dropout the counter; outputs: dq `[B, Sq, heads * D]`, dk and dv `[B, Sk, heads * D]`. All but q, k, v, bias and lse are of the type of out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad {
     /// The forward operation.
@@ -300,6 +338,11 @@ pub struct AttentionGrad {
 }
 
 impl AttentionGrad {
+    /// The number of the input dout.
+    pub fn dout(&self) -> usize {
+        COMMON + 2 + usize::from(self.attention.keeps_mask())
+    }
+
     /// Arithmetic of the five products alone.
     pub fn product_flops(&self, inputs: &[&TensorType]) -> u64 {
         verified(self.attention.geometry(&inputs[0].shape, &inputs[1].shape)).product_flops(5)
@@ -316,13 +359,17 @@ impl OpRule for AttentionGrad {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
-        let names = "queries, keys, values, bias, output, log-sums, output gradient";
-        let geometry = self.attention.check(inputs, 3, names)?;
+        let names = match self.attention.keeps_mask() {
+            true => "queries, keys, values, bias, output, log-sums, mask, output gradient",
+            false => "queries, keys, values, bias, output, log-sums, output gradient",
+        };
+        let geometry = self.attention.check(inputs, self.dout() + 1 - COMMON, names)?;
         let of_output = |shape| TensorType::new(self.attention.output, shape);
         let (out, rows) = (of_output(geometry.q_shape()), TensorType::f32(geometry.row_shape()));
-        let computed =
-            [("output", inputs[4], &out), ("log-sums", inputs[5], &rows), ("output gradient", inputs[6], &out)];
-        for (operand, actual, expected) in computed {
+        let mask = TensorType::new(DType::I32, geometry.mask_shape());
+        let mask = self.attention.keeps_mask().then(|| ("mask", inputs[6], &mask));
+        let computed = [("output", inputs[4], &out), ("log-sums", inputs[5], &rows)].into_iter().chain(mask);
+        for (operand, actual, expected) in computed.chain([("output gradient", inputs[self.dout()], &out)]) {
             if actual != expected {
                 return Err(OpError::Type { operand, expected: expected.clone(), actual: actual.clone() });
             }
@@ -344,7 +391,7 @@ impl OpRule for AttentionGrad {
     /// With `p` the probabilities, `z` the factors of dropout and `dp = z * (dout v^T)`: the gradient of the scores is
     /// `p * (dp - sum(p * dp))`.
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
-        let [q, k, v, dout] = [inputs[0], inputs[1], inputs[2], inputs[6]];
+        let [q, k, v, dout] = [0, 1, 2, self.dout()].map(|input| inputs[input]);
         let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| Tensor::zeros(outputs[i].clone()));
         self.attention.for_each_row(inputs, |row| {
             let mut dp = vec![0.0; row.probabilities.len()];
@@ -374,7 +421,7 @@ impl OpRule for AttentionGrad {
 
     fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
         match rules.products_give_16_bits {
-            true => MixedPrecision::reading_these(&[0, 1, 2, 4, 6], LowResult::OfOperands),
+            true => MixedPrecision::reading_these(&[0, 1, 2, 4, self.dout()], LowResult::OfOperands),
             false => MixedPrecision::reading(3, LowResult::Unchanged),
         }
     }

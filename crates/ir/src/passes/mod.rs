@@ -10,6 +10,7 @@ pub mod fold;
 pub mod fuse;
 pub mod invariant;
 mod limits;
+mod masks;
 pub mod memory;
 pub mod precision;
 pub mod prologue;
@@ -28,13 +29,14 @@ use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 13] = [
+pub const PASSES: [&str; 14] = [
     "simplify",
     "fold",
     "precision",
     "widen",
     "limits",
     "recompute",
+    "masks",
     "filters",
     "prologue",
     "chain",
@@ -102,6 +104,10 @@ pub fn run_passes(
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
+            "masks" if enabled && options.fuse => match &rules.kept_masks {
+                Some(rules) => masks::masks(&graph, rules),
+                None => Ok(graph),
+            },
             // State lies as the target has it, whatever a step does.
             "filters" => filters::filters(&graph, rules),
             "prologue" if enabled && options.fuse => match &rules.prologue {

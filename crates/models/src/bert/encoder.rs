@@ -147,7 +147,7 @@ impl<'a> Encoder<'a> {
         let attention = Attention {
             heads: config.num_attention_heads,
             scale: Scalar(1.0 / ((config.hidden_size / config.num_attention_heads) as f64).sqrt()),
-            dropout: drops.then_some(AttentionDropout { rate: Scalar(rate), seed, stream }),
+            dropout: drops.then_some(AttentionDropout { rate: Scalar(rate), seed, stream, keeps_mask: false }),
             output: DType::F32,
         };
         Ok(b.graph.push(attention, &inputs)?[0])

@@ -124,13 +124,13 @@ pub(super) fn attention(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphErr
 pub(super) fn attention_dropout(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let lengths = [d.int(1, 70), d.int(1, 70)];
     let rate = Scalar([0.1, 0.5][d.int(0, 1)]);
-    attention_of(p, d, lengths, Some(AttentionDropout { rate, seed: 11, stream: 3 }))
+    attention_of(p, d, lengths, Some(AttentionDropout { rate, seed: 11, stream: 3, keeps_mask: false }))
 }
 
 /// With keys that are worked on in several pieces, and queries as well.
 pub(super) fn attention_many_keys(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let lengths = [d.int(1, 150), d.int(250, 530)];
-    let dropout = AttentionDropout { rate: Scalar(0.25), seed: 12, stream: 4 };
+    let dropout = AttentionDropout { rate: Scalar(0.25), seed: 12, stream: 4, keeps_mask: false };
     let dropout = d.flip().then_some(dropout);
     attention_of(p, d, lengths, dropout)
 }
@@ -138,18 +138,19 @@ pub(super) fn attention_many_keys(p: &mut Problem, d: &mut Draw) -> Result<Value
 /// With heads of whole multiples of 16.
 pub(super) fn attention_even_heads(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let lengths = [d.int(1, 140), d.int(1, 140)];
-    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 13, stream: 5 };
+    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 13, stream: 5, keeps_mask: false };
     let dropout = d.flip().then_some(dropout);
     let sizes = [d.int(1, 2), d.int(1, 3), 16 * d.int(1, 8)];
     attention_of_heads(p, d, lengths, sizes, dropout, DType::F32)
 }
 
-/// With operands, output and gradients of 16 bits.
+/// With operands, output and gradients of 16 bits, and with the mask of dropout kept where heads are a multiple of 16.
 pub(super) fn attention_narrow(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (lengths, ty) = ([d.int(1, 140), d.int(1, 140)], [DType::Bf16, DType::F16][d.int(0, 1)]);
-    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 14, stream: 6 };
-    let dropout = d.flip().then_some(dropout);
+    let with_dropout = d.flip();
     let depth = [19, 16 * d.int(1, 8)][d.int(0, 1)];
+    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 14, stream: 6, keeps_mask: depth.is_multiple_of(16) };
+    let dropout = with_dropout.then_some(dropout);
     let sizes = [d.int(1, 2), d.int(1, 3), depth];
     let out = attention_of_heads(p, d, lengths, sizes, dropout, ty)?;
     p.graph.cast(out, DType::F32)

@@ -39,15 +39,15 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
     const element* const of_k = tiles + stage * 2 * TILE;
     const element* const of_v = of_k + TILE;
 
-    float s[8][4] = {};
+    float s[8][4];
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) {
 #pragma unroll
         for (u32 d = 0; d < DEPTH / 16; ++d) {
             u32 x[4];
             load_matrices(x, of_k + n * 16 * WIDE + turned_corner + d * 16);
-            product_of<element>::add(s[2 * n], of_q[d], x[0], x[1]);
-            product_of<element>::add(s[2 * n + 1], of_q[d], x[2], x[3]);
+            add_or_set(d, s[2 * n], of_q[d], x[0], x[1]);
+            add_or_set(d, s[2 * n + 1], of_q[d], x[2], x[3]);
         }
     }
 
@@ -85,6 +85,8 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
         }
     }
 
+    // For each half the words of the mask that these keys have, of which the lane has four bits of every 16.
+    u32 words[2][2] = {};
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) {
         u32 p[4];
@@ -92,8 +94,9 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
         for (u32 half = 0; half < 2; ++half) {
             u32 kept = 15;
             if (DROPS) {
-                const u64 row = list * QUERIES + query + half * 8;
+                const position row = list * QUERIES + query + half * 8;
                 kept = kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, row * KEYS + block * 64 + n * 16 + quad * 4, LEAST);
+                words[half][n / 2] |= kept << (n % 2 * 16 + quad * 4);
             }
             float shares[4];
 #pragma unroll
@@ -112,6 +115,19 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
             product_of<element>::add(o[2 * d], p, x[0], x[1]);
             product_of<element>::add(o[2 * d + 1], p, x[2], x[3]);
         }
+    }
+    if (KEEPS) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            u32& word = words[i / 2][i % 2];
+            word |= __shfl_xor_sync(0xffffffffu, word, 1);
+            word |= __shfl_xor_sync(0xffffffffu, word, 2);
+            const u32 first = block * 64 + i % 2 * 32;
+            if (KEYS % 64 != 0 && first + 32 > KEYS) word = first < KEYS ? word & ((1u << (KEYS - first)) - 1) : 0;
+        }
+        const u32 low = quad < 2 ? words[0][0] : words[1][0], high = quad < 2 ? words[0][1] : words[1][1];
+        const u32 own = query + quad / 2 * 8, at = (list * QUERIES + own) * 2 * KEY_BLOCKS + block * 2 + quad % 2;
+        if (own < QUERIES) mask[at] = (int)(quad % 2 == 0 ? low : high);
     }
     if (STAGES == 1) {
         __syncthreads();

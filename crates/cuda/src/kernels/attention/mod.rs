@@ -44,6 +44,13 @@ impl Operands<'_> {
         Parameter::Memory { name: name.into(), ty: self.attention.output, elements, written }
     }
 
+    /// The mask of dropout, if it is kept.
+    fn mask(&self, written: bool) -> Option<Parameter> {
+        let (name, elements) = ("mask".to_owned(), self.sizes.mask_shape().elements());
+        let mask = Parameter::Memory { name, ty: DType::I32, elements, written };
+        self.attention.keeps_mask().then_some(mask)
+    }
+
     fn counter(&self) -> Option<Parameter> {
         self.attention.dropout.map(|_| Parameter::input("counter", DType::I32, 1))
     }

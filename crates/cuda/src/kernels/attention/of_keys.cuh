@@ -10,7 +10,9 @@ const auto fetch = [&](u32 block, u32 stage) {
     const u32 i = threadIdx.x % 64;
     const bool is_there = i < there;
     const float* const from = threadIdx.x < 64 ? log_sums : means;
-    copy_async<4>(numbers + stage * 128 + threadIdx.x, from + list * QUERIES + first + (is_there ? i : 0), is_there);
+    const u32 row = list * QUERIES + first + (is_there ? i : 0), word = first_key / 32 + threadIdx.x / 64;
+    copy_async<4>(numbers + stage * 256 + threadIdx.x, from + row, is_there);
+    if (DROPS) copy_async<4>(numbers + stage * 256 + 128 + threadIdx.x, mask + row * 2 * KEY_BLOCKS + word, is_there);
 };
 
 element* const first_tiles = tiles + (STAGES - 1) * 2 * TILE;
@@ -31,7 +33,7 @@ if (STAGES == 1) {
     fetch(0, 0);
 }
 
-const u32 key = first_key + warp * 16 + g * 2, parity = g % 2;
+const u32 key = first_key + warp * 16 + g * 2;
 float added[2];
 #pragma unroll
 for (u32 half = 0; half < 2; ++half) added[half] = key + half < KEYS ? bias[b * KEYS + key + half] * LOG2_E : 0.0f;
@@ -46,36 +48,29 @@ for (u32 block = 0; block < QUERY_BLOCKS; ++block) {
     const element* const of_dy = of_q + TILE;
 #pragma unroll(DEPTH > 64 ? 1 : 4)
     for (u32 n = 0; n < 4; ++n) {
-        float s[2][4] = {}, dp[2][4] = {};
+        float s[2][4], dp[2][4];
 #pragma unroll
         for (u32 d = 0; d < DEPTH / 16; ++d) {
             u32 x[4];
             load_matrices(x, of_q + n * 16 * WIDE + turned_corner + d * 16);
-            product_of<element>::add(s[0], of_k[d], x[0], x[1]);
-            product_of<element>::add(s[1], of_k[d], x[2], x[3]);
+            add_or_set(d, s[0], of_k[d], x[0], x[1]);
+            add_or_set(d, s[1], of_k[d], x[2], x[3]);
             load_matrices(x, of_dy + n * 16 * WIDE + turned_corner + d * 16);
-            product_of<element>::add(dp[0], of_v[d], x[0], x[1]);
-            product_of<element>::add(dp[1], of_v[d], x[2], x[3]);
-        }
-        // Two lanes share four keys: each draws for one of two queries, in both halves of 16.
-        u32 of_even = ~0u, of_odd = ~0u;
-        if (DROPS) {
-            u32 drawn = 0;
-#pragma unroll
-            for (u32 t = 0; t < 2; ++t) {
-                const u64 row = list * QUERIES + block * 64 + n * 16 + t * 8 + quad * 2 + parity;
-                drawn |= kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, row * KEYS + key - 2 * parity, LEAST) << 4 * t;
-            }
-            const u32 others = __shfl_xor_sync(0xffffffffu, drawn, 4);
-            of_even = (parity == 0 ? drawn : others) >> 2 * parity;
-            of_odd = (parity == 0 ? others : drawn) >> 2 * parity;
+            add_or_set(d, dp[0], of_v[d], x[0], x[1]);
+            add_or_set(d, dp[1], of_v[d], x[2], x[3]);
         }
         u32 p[4], ds[4];
 #pragma unroll
         for (u32 t = 0; t < 2; ++t) {
             float log_sum[2], mean[2];
-            load<float, 2>(numbers + stage * 128 + n * 16 + t * 8 + quad * 2, log_sum);
-            load<float, 2>(numbers + stage * 128 + 64 + n * 16 + t * 8 + quad * 2, mean);
+            load<float, 2>(numbers + stage * 256 + n * 16 + t * 8 + quad * 2, log_sum);
+            load<float, 2>(numbers + stage * 256 + 64 + n * 16 + t * 8 + quad * 2, mean);
+            u32 kept[2] = {~0u, ~0u};
+            if (DROPS) {
+                const uint2 words = *(const uint2*)(numbers + stage * 256 + 128 + warp / 2 * 64 + n * 16 + t * 8 + quad * 2);
+                kept[0] = words.x >> (warp % 2 * 16 + g * 2);
+                kept[1] = words.y >> (warp % 2 * 16 + g * 2);
+            }
 #pragma unroll
             for (u32 half = 0; half < 2; ++half) {
                 float shares[2], of_scores[2];
@@ -84,7 +79,7 @@ for (u32 block = 0; block < QUERY_BLOCKS; ++block) {
                     const float score = s[t][2 * half + e] * SCALE_2 + added[half];
                     shares[e] = exp2_of(score - log_sum[e] * LOG2_E);
                     if (QUERIES % 64 != 0 && block * 64 + n * 16 + t * 8 + quad * 2 + e >= QUERIES) shares[e] = 0.0f;
-                    const bool is_kept = ((e == 0 ? of_even : of_odd) >> (4 * t + half) & 1) != 0;
+                    const bool is_kept = (kept[e] >> half & 1) != 0;
                     of_scores[e] = shares[e] * ((is_kept ? dp[t][2 * half + e] * GAIN : 0.0f) - mean[e]);
                     if (DROPS && !is_kept) shares[e] = 0.0f;
                 }

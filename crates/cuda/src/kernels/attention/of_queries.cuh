@@ -76,29 +76,31 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
     if (STAGES > 1 && block + 1 < KEY_BLOCKS) fetch(block + 1, (block + 1) % STAGES);
     const element* const of_k = tiles + stage * 2 * TILE;
     const element* const of_v = of_k + TILE;
+    uint2 words[2] = {};
+    if (DROPS) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half)
+            if (query + half * 8 < QUERIES) words[half] = ((const uint2*)mask)[(list * QUERIES + query + half * 8) * KEY_BLOCKS + block];
+    }
 #pragma unroll(DEPTH > 64 ? 1 : 2)
     for (u32 n = 0; n < 4; ++n) {
-        float s[2][4] = {}, dp[2][4] = {};
+        float s[2][4], dp[2][4];
 #pragma unroll
         for (u32 d = 0; d < DEPTH / 16; ++d) {
             u32 x[4];
             load_matrices(x, of_k + n * 16 * WIDE + turned_corner + d * 16);
-            product_of<element>::add(s[0], of_q[d], x[0], x[1]);
-            product_of<element>::add(s[1], of_q[d], x[2], x[3]);
+            add_or_set(d, s[0], of_q[d], x[0], x[1]);
+            add_or_set(d, s[1], of_q[d], x[2], x[3]);
             load_matrices(x, of_v + n * 16 * WIDE + turned_corner + d * 16);
-            product_of<element>::add(dp[0], of_dy[d], x[0], x[1]);
-            product_of<element>::add(dp[1], of_dy[d], x[2], x[3]);
+            add_or_set(d, dp[0], of_dy[d], x[0], x[1]);
+            add_or_set(d, dp[1], of_dy[d], x[2], x[3]);
         }
         float added[4];
         load<float, 4>(numbers + stage * 128 + n * 16 + quad * 4, added);
         u32 ds[4];
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            u32 kept = 15;
-            if (DROPS) {
-                const u64 row = list * QUERIES + query + half * 8;
-                kept = kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, row * KEYS + block * 64 + n * 16 + quad * 4, LEAST);
-            }
+            const u32 kept = DROPS ? (n < 2 ? words[half].x : words[half].y) >> (n % 2 * 16 + quad * 4) : 15;
             float of_scores[4];
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {

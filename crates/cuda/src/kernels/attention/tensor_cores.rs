@@ -12,8 +12,8 @@ const THREADS: usize = 128;
 /// Queries, or keys, of a block, and of a step of its loop.
 const ROWS: usize = 64;
 /// Elements of a head: a multiple of what a product takes, and no more than what registers hold.
-const DEPTH_STEP: usize = 16;
-const MOST_DEPTH: usize = 128;
+pub(crate) const DEPTH_STEP: usize = 16;
+pub(crate) const MOST_DEPTH: usize = 128;
 /// Depth up to which the next tiles are copied while the present ones are worked on.
 const MOST_DEPTH_OF_TWO_STAGES: usize = 64;
 
@@ -26,6 +26,12 @@ impl<'a> Kernels<'a> {
         let depth = operands.sizes.depth;
         let fits = matches!(operands.ty, DType::Bf16 | DType::F16) && depth.is_multiple_of(DEPTH_STEP);
         (fits && depth <= MOST_DEPTH).then_some(Kernels(operands))
+    }
+
+    /// Those of the gradient, which read the mask of dropout: `None`, too, where it is not kept.
+    pub(crate) fn of_gradient(operands: Operands<'a>) -> Option<Kernels<'a>> {
+        let has_mask = operands.attention.dropout.is_none() || operands.attention.keeps_mask();
+        Kernels::new(operands).filter(|_| has_mask)
     }
 
     /// Constants, shared memory and the lane's places that all bodies begin with.
@@ -41,25 +47,31 @@ impl<'a> Kernels<'a> {
             }
             None => (false, 0, 0, 0, 1.0),
         };
-        let step = if drops { "(u32)counter[0]" } else { "0" };
+        let all = self.0.rows() as u64 * keys as u64;
+        let (keeps, position) = (self.0.attention.keeps_mask(), if all < 1 << 32 { "u32" } else { "u64" });
+        let no_mask = if keeps { "" } else { "int* const mask = nullptr;\n" };
         format!(
             "typedef {element} element;\n\
              typedef {result} result;\n\
              constexpr u32 THREADS = {THREADS}, HEADS = {heads}, QUERIES = {queries}, KEYS = {keys}, DEPTH = {depth};\n\
              constexpr u32 QUERY_BLOCKS = {query_blocks}, KEY_BLOCKS = {key_blocks}, STAGES = {stages};\n\
              constexpr u32 PITCH = HEADS * DEPTH, WIDE = DEPTH + 8, TILE = {ROWS} * WIDE;\n\
-             constexpr bool DROPS = {drops};\n\
+             typedef {position} position;\n\
+             constexpr bool DROPS = {drops}, KEEPS = {keeps};\n\
              constexpr u64 SEED = {seed}ull;\n\
              constexpr u32 STREAM = {stream}u, LEAST = {least}u;\n\
              const float GAIN = {gain}, SCALE = {scale}, SCALE_2 = {scale_2}, LOG2_E = {log2_e}, LN_2 = {ln_2};\n\
-             const u32 step = {step};\n\
+             {no_mask}\
              __shared__ uint4 tile_memory[STAGES * 2 * TILE / 8];\n\
-             __shared__ uint4 number_memory[STAGES * 32];\n\
+             __shared__ uint4 number_memory[STAGES * 64];\n\
              element* const tiles = (element*)tile_memory;\n\
              float* const numbers = (float*)number_memory;\n\
              const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, quad = lane % 4;\n\
              const u32 corner = lane % 16 * WIDE + lane / 16 * 8;\n\
-             const u32 turned_corner = (lane / 16 * 8 + lane % 8) * WIDE + lane / 8 % 2 * 8;\n",
+             const u32 turned_corner = (lane / 16 * 8 + lane % 8) * WIDE + lane / 8 % 2 * 8;\n\
+             const auto add_or_set = [](u32 step, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {{\n    \
+             if (step == 0) product_of<element>::set(c, a, b0, b1);\n    \
+             else product_of<element>::add(c, a, b0, b1);\n}};\n",
             element = c_type(self.0.ty),
             result = c_type(self.0.attention.output),
             query_blocks = queries.div_ceil(ROWS),
@@ -75,17 +87,20 @@ impl<'a> Kernels<'a> {
     /// A kernel of which so many blocks fit on a multiprocessor at usual depths.
     fn kernel(&self, name: &str, own: Vec<Parameter>, rows: usize, beside: u32, body: &str) -> Kernel {
         let Geometry { batch, heads, depth, .. } = self.0.sizes;
-        let parameters = self.0.common().into_iter().chain(own).chain(self.0.counter()).collect();
+        let parameters = self.0.common().into_iter().chain(own).collect();
         let blocks = [(batch * heads * rows.div_ceil(ROWS)) as u32, 1, 1];
         let body = indented(&(self.head() + body));
         let beside = if depth <= MOST_DEPTH_OF_TWO_STAGES { beside } else { 2 };
         Kernel::new(name, parameters, blocks, [THREADS as u32, 1, 1], &body).beside(beside).named_by_content()
     }
 
-    /// From q, k, v, bias to the output and the log-sums; then the counter.
+    /// From q, k, v, bias to the output, the log-sums and, if it is kept, the mask of dropout; then the counter.
     pub(crate) fn forward(&self) -> Kernel {
-        let own = vec![self.0.of_output("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
-        self.kernel("attention_16", own, self.0.sizes.queries, 3, include_str!("forward.cuh"))
+        let own = [self.0.of_output("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
+        let own = own.into_iter().chain(self.0.mask(true)).chain(self.0.counter()).collect();
+        let step = if self.0.attention.dropout.is_some() { "(u32)counter[0]" } else { "0" };
+        let body = format!("const u32 step = {step};\n{}", include_str!("forward.cuh"));
+        self.kernel("attention_16", own, self.0.sizes.queries, 3, &body)
     }
 
     /// Whether [`Kernels::of_queries`] rounds the output's gradient for [`Kernels::of_keys`], which has the operands' type otherwise.
@@ -93,16 +108,16 @@ impl<'a> Kernels<'a> {
         self.0.attention.output != self.0.ty
     }
 
-    /// From q, k, v, bias, the output, log-sums and the output's gradient to the gradient of q, for each row the sum of
-    /// probabilities times their gradients, and, if it is rounded, the output's gradient in the operands' type; then the counter.
+    /// From q, k, v, bias, the output, log-sums, the mask of dropout and the output's gradient to the gradient of q, for each row the sum of
+    /// probabilities times their gradients, and, if it is rounded, the output's gradient in the operands' type.
     pub(crate) fn of_queries(&self) -> Kernel {
-        let mut own = vec![
-            self.0.of_output("y", self.0.q_elements(), false),
-            floats("log_sums", self.0.rows(), false),
+        let mut own = vec![self.0.of_output("y", self.0.q_elements(), false), floats("log_sums", self.0.rows(), false)];
+        own.extend(self.0.mask(false));
+        own.extend([
             self.0.of_output("dy", self.0.q_elements(), false),
             self.0.of_output("dq", self.0.q_elements(), true),
             floats("means", self.0.rows(), true),
-        ];
+        ]);
         let keep = if self.rounds_gradient() {
             own.push(Parameter::output("rounded", self.0.ty, self.0.q_elements()));
             "store<element, 4>(rounded + at, gradient);"
@@ -116,16 +131,17 @@ impl<'a> Kernels<'a> {
         self.kernel("attention_16_of_queries", own, self.0.sizes.queries, 4, &body)
     }
 
-    /// From q, k, v, bias, log-sums, the sums of [`Kernels::of_queries`] and the output's gradient in the operands' type to the
-    /// gradients of k and v; then the counter.
+    /// From q, k, v, bias, log-sums, the mask of dropout, the sums of [`Kernels::of_queries`] and the output's gradient in the operands' type
+    /// to the gradients of k and v.
     pub(crate) fn of_keys(&self) -> Kernel {
-        let own = vec![
-            floats("log_sums", self.0.rows(), false),
+        let mut own = vec![floats("log_sums", self.0.rows(), false)];
+        own.extend(self.0.mask(false));
+        own.extend([
             floats("means", self.0.rows(), false),
             Parameter::input("dy", self.0.ty, self.0.q_elements()),
             self.0.of_output("dk", self.0.k_elements(), true),
             self.0.of_output("dv", self.0.k_elements(), true),
-        ];
+        ]);
         self.kernel("attention_16_of_keys", own, self.0.sizes.keys, 3, include_str!("of_keys.cuh"))
     }
 }

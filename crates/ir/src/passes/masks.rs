@@ -1,0 +1,66 @@
+//! Lets attention keep the mask of its dropout, a bit for each probability, for targets whose gradients read it faster than they draw it
+//! again.
+
+use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
+use crate::ops::Op;
+use crate::ops::attention::{Attention, AttentionDropout, AttentionGrad};
+use crate::rules::MaskRules;
+use std::collections::{HashMap, HashSet};
+
+/// The input of a gradient before which the mask goes: that behind the log-sums.
+const MASK: usize = 6;
+
+/// # Errors
+/// Only if the graph was malformed.
+pub(super) fn masks(graph: &Graph, rules: &MaskRules) -> Result<Graph, GraphError> {
+    let with_gradient: HashSet<NodeId> = graph.ids().filter_map(|id| forward_of(graph, rules, id)).collect();
+    let mut masks: HashMap<NodeId, Value> = HashMap::new();
+    let mut rewriter = Rewriter::new(graph);
+    for id in graph.ids() {
+        let node = graph.node(id);
+        let mut inputs: Vec<Value> = node.inputs.iter().map(|&input| rewriter.get(input)).collect();
+        let results = match &node.op {
+            Op::Attention(attention) if with_gradient.contains(&id) => {
+                rewriter.at(id, |g| g.push(keeping(attention), &inputs))?
+            }
+            Op::AttentionGrad(grad) => match forward_of(graph, rules, id) {
+                Some(forward) => {
+                    inputs.insert(MASK, masks[&forward]);
+                    let attention = keeping(&grad.attention);
+                    rewriter.at(id, |g| g.push(AttentionGrad { attention }, &inputs))?
+                }
+                None => {
+                    rewriter.copy(id)?;
+                    continue;
+                }
+            },
+            _ => {
+                rewriter.copy(id)?;
+                continue;
+            }
+        };
+        for (output, &result) in (0..).zip(&results).take(node.outputs.len()) {
+            rewriter.set(Value { node: id, output }, result);
+        }
+        masks.extend(results.get(2).filter(|_| with_gradient.contains(&id)).map(|&mask| (id, mask)));
+    }
+    rewriter.finish()
+}
+
+fn keeping(attention: &Attention) -> Attention {
+    let dropout = attention.dropout.map(|dropout| AttentionDropout { keeps_mask: true, ..dropout });
+    Attention { dropout, ..*attention }
+}
+
+/// The attention whose mask a gradient may read.
+fn forward_of(graph: &Graph, rules: &MaskRules, gradient: NodeId) -> Option<NodeId> {
+    let node = graph.node(gradient);
+    let Op::AttentionGrad(AttentionGrad { attention }) = &node.op else { return None };
+    let draws = attention.dropout.is_some_and(|dropout| !dropout.keeps_mask);
+    let forward = node.inputs[MASK - 1].node;
+    let is_own = matches!(&graph.node(forward).op, Op::Attention(own) if own == attention);
+    let types = graph.input_types(gradient);
+    let depth = attention.geometry(&types[0].shape, &types[1].shape).ok()?.depth;
+    let fits = types[0].dtype.size() == 2 && depth.is_multiple_of(rules.multiple) && depth <= rules.most;
+    (draws && is_own && fits).then_some(forward)
+}
