@@ -213,11 +213,16 @@ fn mistakes_in_attention_are_found() {
     let runner = runner(folder);
     for (name, launch, right, wrong) in [
         ("attention_long", 0, "copies_are_done();", ""),
-        ("attention_long", 0, "BY_FOURS>(tiles + stage * 2 * TILE", "IN_ORDER>(tiles + stage * 2 * TILE"),
-        ("attention_long", 0, "BY_FOURS>(tiles + (stage", "IN_ORDER>(tiles + (stage"),
-        ("attention_long", 0, "row * KEYS +", "(row + 1) * KEYS +"),
+        (
+            "attention_long",
+            0,
+            "BY_FOURS, ALL_KEYS>(tiles + stage * 2 * TILE",
+            "IN_ORDER, ALL_KEYS>(tiles + stage * 2 * TILE",
+        ),
+        ("attention_long", 0, "BY_FOURS, ALL_KEYS>(tiles + (stage", "IN_ORDER, ALL_KEYS>(tiles + (stage"),
+        ("attention_long", 0, "query + half * 8) * KEYS", "query + half * 8 + 1) * KEYS"),
         ("attention_long", 0, "(int)(quad % 2 == 0", "(int)(quad % 2 != 0"),
-        ("attention_long", 0, "n % 2 * 16 + quad * 4", "n % 2 * 16 + quad"),
+        ("attention_long", 0, "<< quad * 4", "<< quad"),
         ("attention_long_gradient", 0, "KEY_BLOCKS + block]", "KEY_BLOCKS + 0 * block]"),
         ("attention_long_gradient", 1, "BY_PAIRS", "IN_ORDER"),
         ("attention_long_gradient", 1, "warp / 2 * 64", "warp % 2 * 64"),

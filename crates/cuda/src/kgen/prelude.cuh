@@ -178,11 +178,8 @@ template <int N> __device__ __forceinline__ void uniforms(u64 seed, u32 step, u3
 
 // Functions that a warp, or a block, calls together. Pointers are to shared memory, aligned to 16 bytes, where nothing else is said.
 #ifdef __CUDA_ARCH__
-__device__ __forceinline__ u32 shared_address(const void* at) {
-    u32 address;
-    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(at));
-    return address;
-}
+// The compiler adds to addresses of 32 bits where it knows of a conversion, which it does not where that is assembly.
+__device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 // 2^x within 2 units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_of(float x) {
     float y;
@@ -271,10 +268,19 @@ template <row_order ORDER> __device__ __forceinline__ u32 place_of(u32 row) {
     return row;
 }
 // Copies ROWS rows of DEPTH elements of 16 bits, `pitch` elements apart in the device's memory, to rows DEPTH + 8 elements apart,
-// which keeps eight of them in different banks. Rows from `rows` on, of which there is at least one before, are zeros.
-template <int THREADS, int ROWS, int DEPTH, row_order ORDER, class T>
+// which keeps eight of them in different banks. Rows from `rows` on, of which there is at least one before, are zeros, unless all are there.
+template <int THREADS, int ROWS, int DEPTH, row_order ORDER, bool ALL, class T>
 __device__ __forceinline__ void copy_tile(T* tile, const T* from, u32 pitch, u32 rows) {
-    const u32 vectors = DEPTH / 8;
+    constexpr u32 vectors = DEPTH / 8;
+    if constexpr (ALL && THREADS % (16 * vectors) == 0) {
+        // Rows of a thread are a multiple of 16 apart, so that addresses are the first one's and a constant.
+        const u32 row = threadIdx.x / vectors, d = threadIdx.x % vectors * 8;
+        T* const to = tile + place_of<ORDER>(row) * (DEPTH + 8) + d;
+        const T* const first = from + row * pitch + d;
+#pragma unroll
+        for (u32 i = 0; i < ROWS; i += THREADS / vectors) copy_async<16>(to + i * (DEPTH + 8), first + i * pitch, true);
+        return;
+    }
 #pragma unroll
     for (u32 i = 0; i < ROWS * vectors; i += THREADS) {
         const u32 vector = i + threadIdx.x, row = vector / vectors, d = vector % vectors * 8;

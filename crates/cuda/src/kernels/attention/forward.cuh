@@ -5,8 +5,8 @@ const u32 b = list / HEADS, h = list % HEADS;
 const u32 first_of_keys = (b * KEYS * HEADS + h) * DEPTH;
 const auto fetch = [&](u32 block, u32 stage) {
     const u32 first = block * 64, there = KEYS - first, at = first_of_keys + first * PITCH;
-    copy_tile<THREADS, 64, DEPTH, BY_FOURS>(tiles + stage * 2 * TILE, k + at, PITCH, there);
-    copy_tile<THREADS, 64, DEPTH, BY_FOURS>(tiles + (stage * 2 + 1) * TILE, v + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, BY_FOURS, ALL_KEYS>(tiles + stage * 2 * TILE, k + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, BY_FOURS, ALL_KEYS>(tiles + (stage * 2 + 1) * TILE, v + at, PITCH, there);
     if (threadIdx.x < 64) {
         const bool is_there = threadIdx.x < there;
         copy_async<4>(numbers + stage * 128 + threadIdx.x, bias + b * KEYS + first + (is_there ? threadIdx.x : 0), is_there);
@@ -14,7 +14,7 @@ const auto fetch = [&](u32 block, u32 stage) {
 };
 
 element* const first_tiles = tiles + (STAGES - 1) * 2 * TILE;
-copy_tile<THREADS, 64, DEPTH, IN_ORDER>(
+copy_tile<THREADS, 64, DEPTH, IN_ORDER, ALL_QUERIES>(
     first_tiles, q + ((b * QUERIES + first_query) * HEADS + h) * DEPTH, PITCH, QUERIES - first_query);
 if (STAGES > 1) fetch(0, 0);
 copies_are_done();
@@ -39,6 +39,17 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
     const element* const of_k = tiles + stage * 2 * TILE;
     const element* const of_v = of_k + TILE;
 
+    // The lane's part of the mask: 16 bits of each half, four of them for every 16 keys. It is drawn while there are no scores.
+    u32 kept = 0;
+    if (DROPS) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const position first = (position)(list * QUERIES + query + half * 8) * KEYS + block * 64 + quad * 4;
+#pragma unroll
+            for (u32 n = 0; n < 4; ++n)
+                kept |= kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, first + n * 16, LEAST) << (half * 16 + n * 4);
+        }
+    }
     float s[8][4];
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) {
@@ -85,25 +96,17 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
         }
     }
 
-    // For each half the words of the mask that these keys have, of which the lane has four bits of every 16.
-    u32 words[2][2] = {};
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) {
         u32 p[4];
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            u32 kept = 15;
-            if (DROPS) {
-                const position row = list * QUERIES + query + half * 8;
-                kept = kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, row * KEYS + block * 64 + n * 16 + quad * 4, LEAST);
-                words[half][n / 2] |= kept << (n % 2 * 16 + quad * 4);
-            }
             float shares[4];
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
                 shares[j] = exp2_of(s[2 * n + j / 2][2 * half + j % 2] - base[half]);
                 sum[half] += shares[j];
-                if (DROPS && (kept >> j & 1) == 0) shares[j] = 0.0f;
+                if (DROPS && (kept >> (half * 16 + n * 4 + j) & 1) == 0) shares[j] = 0.0f;
             }
             p[half] = pair_of<element>::of(shares[0], shares[1]);
             p[half + 2] = pair_of<element>::of(shares[2], shares[3]);
@@ -117,15 +120,17 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
         }
     }
     if (KEEPS) {
+        u32 words[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            u32& word = words[i / 2][i % 2];
+            u32& word = words[i];
+            word = ((kept >> i * 8 & 15) | (kept >> (i * 8 + 4) & 15) << 16) << quad * 4;
             word |= __shfl_xor_sync(0xffffffffu, word, 1);
             word |= __shfl_xor_sync(0xffffffffu, word, 2);
             const u32 first = block * 64 + i % 2 * 32;
             if (KEYS % 64 != 0 && first + 32 > KEYS) word = first < KEYS ? word & ((1u << (KEYS - first)) - 1) : 0;
         }
-        const u32 low = quad < 2 ? words[0][0] : words[1][0], high = quad < 2 ? words[0][1] : words[1][1];
+        const u32 low = quad < 2 ? words[0] : words[2], high = quad < 2 ? words[1] : words[3];
         const u32 own = query + quad / 2 * 8, at = (list * QUERIES + own) * 2 * KEY_BLOCKS + block * 2 + quad % 2;
         if (own < QUERIES) mask[at] = (int)(quad % 2 == 0 ? low : high);
     }

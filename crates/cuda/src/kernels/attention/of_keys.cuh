@@ -5,8 +5,8 @@ const u32 b = list / HEADS, h = list % HEADS;
 const u32 first_of_queries = (b * QUERIES * HEADS + h) * DEPTH;
 const auto fetch = [&](u32 block, u32 stage) {
     const u32 first = block * 64, there = QUERIES - first, at = first_of_queries + first * PITCH;
-    copy_tile<THREADS, 64, DEPTH, IN_ORDER>(tiles + stage * 2 * TILE, q + at, PITCH, there);
-    copy_tile<THREADS, 64, DEPTH, IN_ORDER>(tiles + (stage * 2 + 1) * TILE, dy + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, IN_ORDER, ALL_QUERIES>(tiles + stage * 2 * TILE, q + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, IN_ORDER, ALL_QUERIES>(tiles + (stage * 2 + 1) * TILE, dy + at, PITCH, there);
     const u32 i = threadIdx.x % 64;
     const bool is_there = i < there;
     const float* const from = threadIdx.x < 64 ? log_sums : means;
@@ -17,8 +17,8 @@ const auto fetch = [&](u32 block, u32 stage) {
 
 element* const first_tiles = tiles + (STAGES - 1) * 2 * TILE;
 const u32 at = ((b * KEYS + first_key) * HEADS + h) * DEPTH;
-copy_tile<THREADS, 64, DEPTH, BY_PAIRS>(first_tiles, k + at, PITCH, KEYS - first_key);
-copy_tile<THREADS, 64, DEPTH, BY_PAIRS>(first_tiles + TILE, v + at, PITCH, KEYS - first_key);
+copy_tile<THREADS, 64, DEPTH, BY_PAIRS, ALL_KEYS>(first_tiles, k + at, PITCH, KEYS - first_key);
+copy_tile<THREADS, 64, DEPTH, BY_PAIRS, ALL_KEYS>(first_tiles + TILE, v + at, PITCH, KEYS - first_key);
 if (STAGES > 1) fetch(0, 0);
 copies_are_done();
 __syncthreads();

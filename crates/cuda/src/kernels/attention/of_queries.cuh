@@ -6,8 +6,8 @@ const u32 b = list / HEADS, h = list % HEADS;
 const u32 first_of_keys = (b * KEYS * HEADS + h) * DEPTH;
 const auto fetch = [&](u32 block, u32 stage) {
     const u32 first = block * 64, there = KEYS - first, at = first_of_keys + first * PITCH;
-    copy_tile<THREADS, 64, DEPTH, BY_FOURS>(tiles + stage * 2 * TILE, k + at, PITCH, there);
-    copy_tile<THREADS, 64, DEPTH, BY_FOURS>(tiles + (stage * 2 + 1) * TILE, v + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, BY_FOURS, ALL_KEYS>(tiles + stage * 2 * TILE, k + at, PITCH, there);
+    copy_tile<THREADS, 64, DEPTH, BY_FOURS, ALL_KEYS>(tiles + (stage * 2 + 1) * TILE, v + at, PITCH, there);
     if (threadIdx.x < 64) {
         const bool is_there = threadIdx.x < there;
         copy_async<4>(numbers + stage * 128 + threadIdx.x, bias + b * KEYS + first + (is_there ? threadIdx.x : 0), is_there);
@@ -15,7 +15,7 @@ const auto fetch = [&](u32 block, u32 stage) {
 };
 
 element* const first_tiles = tiles + (STAGES - 1) * 2 * TILE;
-copy_tile<THREADS, 64, DEPTH, IN_ORDER>(
+copy_tile<THREADS, 64, DEPTH, IN_ORDER, ALL_QUERIES>(
     first_tiles, q + ((b * QUERIES + first_query) * HEADS + h) * DEPTH, PITCH, QUERIES - first_query);
 if (STAGES > 1) fetch(0, 0);
 #pragma unroll
@@ -76,11 +76,11 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
     if (STAGES > 1 && block + 1 < KEY_BLOCKS) fetch(block + 1, (block + 1) % STAGES);
     const element* const of_k = tiles + stage * 2 * TILE;
     const element* const of_v = of_k + TILE;
-    uint2 words[2] = {};
+    u64 words[2] = {};
     if (DROPS) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half)
-            if (query + half * 8 < QUERIES) words[half] = ((const uint2*)mask)[(list * QUERIES + query + half * 8) * KEY_BLOCKS + block];
+            if (query + half * 8 < QUERIES) words[half] = ((const u64*)mask)[(list * QUERIES + query + half * 8) * KEY_BLOCKS + block];
     }
 #pragma unroll(DEPTH > 64 ? 1 : 2)
     for (u32 n = 0; n < 4; ++n) {
@@ -100,14 +100,14 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
         u32 ds[4];
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const u32 kept = DROPS ? (n < 2 ? words[half].x : words[half].y) >> (n % 2 * 16 + quad * 4) : 15;
+            const u32 kept = DROPS ? (u32)(words[half] >> (n * 16 + quad * 4)) : 15;
             float of_scores[4];
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
                 float score = s[j / 2][2 * half + j % 2] * SCALE_2 + added[j] * LOG2_E;
                 if (KEYS % 64 != 0 && block * 64 + n * 16 + quad * 4 + j >= KEYS) score = max_of::identity();
                 const float share = exp2_of(score - log_sum[half]);
-                const float of_share = (kept >> j & 1) != 0 ? dp[j / 2][2 * half + j % 2] * GAIN : 0.0f;
+                const float factor = (kept >> j & 1) != 0 ? GAIN : 0.0f, of_share = dp[j / 2][2 * half + j % 2] * factor;
                 of_scores[j] = share * (of_share - mean[half]);
             }
             ds[half] = pair_of<element>::of(of_scores[0], of_scores[1]);

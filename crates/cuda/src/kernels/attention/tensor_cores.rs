@@ -57,6 +57,7 @@ impl<'a> Kernels<'a> {
              constexpr u32 QUERY_BLOCKS = {query_blocks}, KEY_BLOCKS = {key_blocks}, STAGES = {stages};\n\
              constexpr u32 PITCH = HEADS * DEPTH, WIDE = DEPTH + 8, TILE = {ROWS} * WIDE;\n\
              typedef {position} position;\n\
+             constexpr bool ALL_QUERIES = QUERIES % 64 == 0, ALL_KEYS = KEYS % 64 == 0;\n\
              constexpr bool DROPS = {drops}, KEEPS = {keeps};\n\
              constexpr u64 SEED = {seed}ull;\n\
              constexpr u32 STREAM = {stream}u, LEAST = {least}u;\n\
