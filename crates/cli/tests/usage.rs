@@ -79,7 +79,7 @@ fn mistyped_names_come_with_what_was_meant() {
         2,
         &[
             "did you mean `fuse`?",
-            "autodiff, simplify, fold, precision, widen, limits, recompute, filters, prologue, chain, fuse",
+            "autodiff, simplify, fold, precision, widen, limits, recompute, masks, filters, prologue, chain, fuse",
         ],
     );
     run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);

@@ -161,7 +161,8 @@ fn electra_by(optimizer: Optimizer) -> Model {
 #[test]
 fn steps_of_an_electra() {
     let model = electra_of(ElectraConfig::mini(), MORE, Optimizer::Adam(Adam::bert(0.01)));
-    compare("steps_of_an_electra", &model, &Run { steps: 5, of_state: 1e-3, ..Run::DEFAULT }, &sequences);
+    // The gradient of a key's bias is nothing but rounding, whose size Adam divides by.
+    compare("steps_of_an_electra", &model, &Run { steps: 5, of_state: 2e-3, ..Run::DEFAULT }, &sequences);
 }
 
 #[test]
@@ -234,10 +235,10 @@ fn steps_of_a_bert_between_steps_that_fail() {
 fn regions_alike_are_launched_as_one() {
     let test = "regions_alike_are_launched_as_one";
     let cases: [(Model, DType, Feed<'_>, [i64; 2]); 4] = [
-        (resnet(), DType::F32, &pictures, [322, 197]),
-        (resnet(), DType::Bf16, &pictures, [318, 182]),
-        (bert(2), DType::F32, &sequences, [327, 142]),
-        (bert(2), DType::Bf16, &sequences, [334, 134]),
+        (resnet(), DType::F32, &pictures, [253, 158]),
+        (resnet(), DType::Bf16, &pictures, [273, 162]),
+        (bert(2), DType::F32, &sequences, [273, 133]),
+        (bert(2), DType::Bf16, &sequences, [280, 125]),
     ];
     let counted = |(model, precision, feed, expected): &(Model, DType, Feed<'_>, [i64; 2])| {
         launches(test, model, *precision, *feed).map(|found| (found, *expected))
