@@ -104,7 +104,7 @@ pub fn run_passes(
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
-            "masks" if enabled && options.fuse => match &rules.kept_masks {
+            "masks" if enabled => match &rules.kept_masks {
                 Some(rules) => masks::masks(&graph, rules),
                 None => Ok(graph),
             },
