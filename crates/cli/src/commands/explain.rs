@@ -45,8 +45,8 @@ pub(crate) struct Options {
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
-    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, widen, recompute,
-    /// prologue, chain, fuse, factors, buckets or schedule
+    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, widen, limits, recompute, masks,
+    /// filters, prologue, chain, fuse, factors, buckets or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
     /// Simulate training on a cluster instead, each rank on its own batch: h200x8, a100x8, v100x8, v100x8-ib100, v100x16,
