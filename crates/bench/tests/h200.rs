@@ -18,15 +18,14 @@ use std::sync::Arc;
 /// The target with what fusions computed again when the profiles were taken.
 struct AsMeasured;
 
-static RULES_AS_MEASURED: Rules = Rules { cheaper_than_memory: RecomputeCost::Arithmetic, ..CudaTarget::RULES };
-
 impl Target for AsMeasured {
     fn name(&self) -> &str {
         CudaTarget.name()
     }
 
     fn rules(&self) -> &Rules {
-        &RULES_AS_MEASURED
+        const RULES: Rules = Rules { cheaper_than_memory: RecomputeCost::Arithmetic, ..CudaTarget::RULES };
+        &RULES
     }
 
     fn lower(

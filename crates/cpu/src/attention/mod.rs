@@ -144,9 +144,11 @@ impl AttentionDesc {
         }
     }
 
+    /// `dout` is the number of the input that is the output's gradient.
+    ///
     /// # Safety
     /// As for [`crate::kernel::Kernel::run`].
-    pub(crate) unsafe fn run_backward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+    pub(crate) unsafe fn run_backward(&self, ctx: Ctx<'_>, operands: &Operands<'_>, dout: usize) {
         // SAFETY: the caller's promise; the outputs are written by this call alone.
         unsafe {
             let inputs = self.inputs(operands);
@@ -154,7 +156,7 @@ impl AttentionDesc {
                 inputs: &inputs,
                 out: operands.floats(4, self.q_len()),
                 log_sums: operands.floats(5, self.rows_len()),
-                dout: operands.floats(6, self.q_len()),
+                dout: operands.floats(dout, self.q_len()),
                 dq: SharedMut(operands.outputs[0].cast()),
                 dk: SharedMut(operands.outputs[1].cast()),
                 dv: SharedMut(operands.outputs[2].cast()),

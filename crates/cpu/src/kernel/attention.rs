@@ -20,8 +20,8 @@ pub(super) fn forward(attention: &Attention, types: &[&TensorType]) -> Result<Bo
 /// When heads are too deep.
 pub(super) fn backward(grad: &AttentionGrad, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
     let AttentionGrad { attention } = grad;
-    let mask = attention.keeps_mask().then_some(MASK);
-    Ok(Box::new(Backward { desc: AttentionDesc::new(attention, types)?, output: attention.output, mask }))
+    let desc = AttentionDesc::new(attention, types)?;
+    Ok(Box::new(Backward { desc, output: attention.output, dout: grad.dout() }))
 }
 
 struct Forward {
@@ -85,8 +85,8 @@ impl Kernel for Forward {
 struct Backward {
     desc: AttentionDesc,
     output: DType,
-    /// The input that is the mask of dropout, which is drawn here again.
-    mask: Option<usize>,
+    /// The number of the input that is the output's gradient. A mask of dropout before it is not read, but drawn again.
+    dout: usize,
 }
 
 impl Backward {
@@ -97,10 +97,8 @@ impl Backward {
     }
 }
 
-/// The inputs that hold the output and its gradient, without the mask.
-const OF_OUTPUT: [usize; 2] = [4, 6];
-/// The input that is the mask, where there is one.
-const MASK: usize = 6;
+/// The number of the input that is the output.
+const OUT: usize = 4;
 
 impl Kernel for Backward {
     fn name(&self) -> String {
@@ -112,12 +110,9 @@ impl Kernel for Backward {
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
-        let mut inputs = operands.inputs.to_vec();
-        self.mask.map(|mask| inputs.remove(mask));
-        let operands = &Operands { inputs: &inputs, ..*operands };
         if self.output == DType::F32 {
             // SAFETY: the caller's promise.
-            unsafe { self.desc.run_backward(ctx, operands) };
+            unsafe { self.desc.run_backward(ctx, operands, self.dout) };
             return Ok(());
         }
         // SAFETY: the caller's promise; the scratch is divided.
@@ -128,17 +123,19 @@ impl Kernel for Backward {
                 rest = behind;
                 tensor
             });
-            let mut inputs = inputs.clone();
-            for (input, tensor) in OF_OUTPUT.into_iter().zip(&mut wide) {
+            let mut inputs = operands.inputs.to_vec();
+            let of_output = [OUT, self.dout];
+            for (input, tensor) in of_output.into_iter().zip(&mut wide) {
                 widen(self.output, inputs[input], tensor);
                 inputs[input] = tensor.as_ptr().cast();
             }
-            let grads = &mut wide[OF_OUTPUT.len()..];
+            let grads = &mut wide[of_output.len()..];
             let outputs: Vec<*mut u8> = grads.iter_mut().map(|tensor| tensor.as_mut_ptr().cast()).collect();
             let (scratch, scratch_len) = (rest.as_mut_ptr(), rest.len());
-            self.desc
-                .run_backward(ctx, &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands });
-            for (tensor, output) in grads.iter().zip(operands.outputs) {
+            let results = operands.outputs;
+            let operands = &Operands { inputs: &inputs, outputs: &outputs, scratch, scratch_len, ..*operands };
+            self.desc.run_backward(ctx, operands, self.dout);
+            for (tensor, output) in grads.iter().zip(results) {
                 round(self.output, tensor, *output);
             }
         }

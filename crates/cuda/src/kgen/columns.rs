@@ -77,16 +77,18 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     let blocks = [tiles as u32, cut.all() as u32, 1];
     let mut body = blocks_of_rows(lanes, width, block, &sums, &moments, &cut);
     let scratch = vec![partial; sums.len() + 2 * moments.len()];
-    if let Some(last) = LastBlock::of([fusion.rows, fusion.cols], block, width, (&sums, &moments), &cut) {
+    let last = LastBlock::of([fusion.rows, fusion.cols], block, width, (&sums, &moments), &cut);
+    if let Some(last) = &last {
         body += &last.text();
         let (more, of_them): (Vec<Parameter>, Vec<Operand>) = last.parameters().into_iter().unzip();
         parameters.extend(more);
         operands.extend(of_them);
-        let kernel = Kernel::new(name, parameters, blocks, block.threads(), &indented(&body));
-        return Launches { launches: vec![Launch { kernel, operands }], scratch };
     }
     let kernel = Kernel::new(name, parameters, blocks, block.threads(), &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
+    if last.is_some() {
+        return Launches { launches, scratch };
+    }
     launches.extend(finishes(name, fusion.cols, &sums, &cut));
     for (index, of) in moments.iter().enumerate() {
         let kernel = finish_moments(&format!("{name}_moments{}", of.output), fusion.rows, fusion.cols, &cut);

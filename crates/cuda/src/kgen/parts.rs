@@ -57,6 +57,15 @@ impl Cut {
     pub(super) fn all(&self) -> usize {
         self.groups * self.parts
     }
+
+    /// Declares `count` as the rows of the part with this number in its group of `in_group` rows.
+    fn count(&self, part: &str, in_group: usize) -> String {
+        let rows = self.rows;
+        format!(
+            "const u32 first = {part} * {rows}u;\n\
+             const u32 count = first >= {in_group}u ? 0u : {in_group}u - first < {rows}u ? {in_group}u - first : {rows}u;\n"
+        )
+    }
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {
@@ -186,13 +195,12 @@ impl<'a> LastBlock<'a> {
     fn merge(&self, output: usize) -> String {
         let LastBlock { rows, cut, width, down, .. } = self;
         let lanes = width.lanes;
-        let load = format!(
-            "const u32 first = part * {0}u, count = first >= {rows}u ? 0u : {rows}u - first < {0}u ? {rows}u - first : {0}u;\n\
-             float x[{lanes}], q[{lanes}];\n\
-             load<float, {lanes}>(means{output} + at, x);\n\
-             load<float, {lanes}>(squares{output} + at, q);\n",
-            cut.rows
-        );
+        let load = cut.count("part", *rows)
+            + &format!(
+                "float x[{lanes}], q[{lanes}];\n\
+                 load<float, {lanes}>(means{output} + at, x);\n\
+                 load<float, {lanes}>(squares{output} + at, q);\n"
+            );
         let merge = for_lanes(*width, "    merge_moments(n[k], middle[k], total[k], (float)count, x[k], q[k]);\n");
         let put = for_lanes(*width, "    middles[from][over + k] = middle[k];\n    ends[from][over + k] = total[k];\n");
         let end = format!(
@@ -262,7 +270,6 @@ fn finish(name: &str, cols: usize, groups: usize, parts: usize, sums: usize) -> 
 
 /// Puts together the moments of all parts: `[parts, cols]` twice to `[cols]` twice.
 pub(super) fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) -> Kernel {
-    let in_group = rows / cut.groups;
     let block = Block::of_parts(cut.all());
     let Block { across, down } = block;
     let body = format!(
@@ -271,8 +278,7 @@ pub(super) fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) ->
          if (col < {cols}u) {{\n\
          #pragma unroll 4\n    \
          for (u32 part = threadIdx.y; part < {all}u; part += {down}u) {{\n        \
-         const u32 first = part % {parts}u * {rows}u;\n        \
-         const u32 count = first >= {in_group}u ? 0u : {in_group}u - first < {rows}u ? {in_group}u - first : {rows}u;\n        \
+{count}        \
          merge_moments(n, middle, total, (float)count, means[part * {cols}u + col], squares[part * {cols}u + col]);\n    }}\n}}\n\
          __shared__ float counts[{down}][{across}], middles[{down}][{across}], totals[{down}][{across}];\n\
          counts[threadIdx.y][threadIdx.x] = n;\n\
@@ -285,8 +291,7 @@ pub(super) fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) ->
          mean[col] = middle;\n\
          variance[col] = total / n;\n",
         all = cut.all(),
-        parts = cut.parts,
-        rows = cut.rows,
+        count = indented(&indented(&cut.count(&format!("part % {}u", cut.parts), rows / cut.groups))),
     );
     let parameters = vec![
         Parameter::input("means", DType::F32, cut.all() * cols),

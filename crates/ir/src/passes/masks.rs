@@ -13,36 +13,30 @@ const MASK: usize = 6;
 /// # Errors
 /// Only if the graph was malformed.
 pub(super) fn masks(graph: &Graph, rules: &MaskRules) -> Result<Graph, GraphError> {
-    let with_gradient: HashSet<NodeId> = graph.ids().filter_map(|id| forward_of(graph, rules, id)).collect();
+    let forward = |id| Some((id, forward_of(graph, rules, id)?));
+    let forwards: HashMap<NodeId, NodeId> = graph.ids().filter_map(forward).collect();
+    let keep: HashSet<&NodeId> = forwards.values().collect();
     let mut masks: HashMap<NodeId, Value> = HashMap::new();
     let mut rewriter = Rewriter::new(graph);
     for id in graph.ids() {
         let node = graph.node(id);
         let mut inputs: Vec<Value> = node.inputs.iter().map(|&input| rewriter.get(input)).collect();
-        let results = match &node.op {
-            Op::Attention(attention) if with_gradient.contains(&id) => {
-                rewriter.at(id, |g| g.push(keeping(attention), &inputs))?
+        let op: Op = match &node.op {
+            Op::Attention(attention) if keep.contains(&id) => keeping(attention).into(),
+            Op::AttentionGrad(grad) if forwards.contains_key(&id) => {
+                inputs.insert(MASK, masks[&forwards[&id]]);
+                AttentionGrad { attention: keeping(&grad.attention) }.into()
             }
-            Op::AttentionGrad(grad) => match forward_of(graph, rules, id) {
-                Some(forward) => {
-                    inputs.insert(MASK, masks[&forward]);
-                    let attention = keeping(&grad.attention);
-                    rewriter.at(id, |g| g.push(AttentionGrad { attention }, &inputs))?
-                }
-                None => {
-                    rewriter.copy(id)?;
-                    continue;
-                }
-            },
             _ => {
                 rewriter.copy(id)?;
                 continue;
             }
         };
+        let results = rewriter.at(id, |g| g.push(op, &inputs))?;
         for (output, &result) in (0..).zip(&results).take(node.outputs.len()) {
             rewriter.set(Value { node: id, output }, result);
         }
-        masks.extend(results.get(2).filter(|_| with_gradient.contains(&id)).map(|&mask| (id, mask)));
+        masks.extend(results.get(node.outputs.len()).map(|&mask| (id, mask)));
     }
     rewriter.finish()
 }
