@@ -25,9 +25,6 @@ pub(crate) const JOIN_TIMEOUT: u64 = 10;
 pub(crate) const DEADLINE: u64 = 10;
 /// Seconds that a run has for all of its steps.
 const RUN_LIMIT: u64 = 120;
-/// Seconds within which a launcher starts all ranks, and how often one is launched that does not.
-const LAUNCH_LIMIT: u64 = 20;
-const LAUNCHES: usize = 3;
 /// Between looks at a run.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -270,24 +267,6 @@ impl Site {
         Ok(Run { launcher: launched.map_err(failed)?, folder, ranks: self.ranks })
     }
 
-    /// [`Site::start`], until the launcher has started all ranks, whose first act is to write their number: Hydra now and then stops before
-    /// it does, and waits for ever.
-    fn start_all(&self, name: &str, launcher: &MpiLauncher) -> Result<Run> {
-        for number in 1..=LAUNCHES {
-            let mut run = self.start(name, launcher, &[])?;
-            let is_started = |run: &Run| (0..self.ranks).all(|rank| run.process(rank).is_some());
-            run.until_within(Duration::from_secs(LAUNCH_LIMIT), is_started);
-            if number == LAUNCHES || is_started(&run) || !run.is_running() {
-                return Ok(run);
-            }
-            let missing: Vec<usize> = (0..self.ranks).filter(|&rank| run.process(rank).is_none()).collect();
-            eprintln!("{name}: {} has not started the ranks {missing:?}, and is launched again", launcher.version);
-            run.end();
-            self.nodes.clear();
-        }
-        unreachable!("the last launch is returned")
-    }
-
     /// Injects a fault, and looks at all that must be true behind it. `None` where the run ended before. Its number chooses the MPI
     /// and the moment.
     ///
@@ -356,7 +335,7 @@ impl Site {
         run.end();
         self.check_checkpoints(&run, &mut outcome);
         if fault.ends_the_run() {
-            run = self.start_all(&name, &launcher)?;
+            run = self.start(&name, &launcher, &[])?;
             run.until(|_| false);
         }
         let codes = run.codes();

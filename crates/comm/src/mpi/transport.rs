@@ -10,9 +10,14 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// `MPI_MAX_ERROR_STRING` of the family that has the longest.
 const MAX_ERROR: usize = 512;
+
+/// Between the last message and the end of MPI. MPICH over UCX up to 4.1.1 closes connections, and then waits for all ranks without
+/// serving connections any more: where one of another rank is not made whole yet, both wait for ever (its pull request 6596).
+const QUIET: Duration = Duration::from_millis(100);
 
 /// MPI starts once in a process.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -164,12 +169,13 @@ impl<H: Handle> Transport for MpiTransport<H> {
 }
 
 impl<H: Handle> Drop for MpiTransport<H> {
-    /// Ends MPI, unless a rank was lost: that would wait for it.
+    /// Ends MPI, once connections have had time to settle, unless a rank was lost: that would wait for it.
     fn drop(&mut self) {
         if self.cancelled || !self.pending.is_empty() {
             self.cancel();
             return;
         }
+        std::thread::sleep(QUIET);
         // SAFETY: nothing is under way, and nobody else uses MPI.
         let _ = unsafe { (self.api.functions.MPI_Finalize)() };
     }
