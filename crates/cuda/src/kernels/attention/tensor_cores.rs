@@ -39,14 +39,7 @@ impl<'a> Kernels<'a> {
         let Geometry { heads, queries, keys, depth, .. } = self.0.sizes;
         let stages = if depth <= MOST_DEPTH_OF_TWO_STAGES { 2 } else { 1 };
         let scale = self.0.attention.scale.0;
-        let (drops, seed, stream, least, gain) = match &self.0.attention.dropout {
-            // A number is kept from `rate` on, as an `f32`; numbers are multiples of 2^-24.
-            Some(dropout) => {
-                let least = (f64::from(dropout.rate.0 as f32) * f64::from(1 << 24)).ceil() as u32;
-                (true, dropout.seed, dropout.stream, least, 1.0 / (1.0 - dropout.rate.0))
-            }
-            None => (false, 0, 0, 0, 1.0),
-        };
+        let gain = self.0.attention.dropout.map_or(1.0, |dropout| 1.0 / (1.0 - dropout.rate.0));
         let all = self.0.rows() as u64 * keys as u64;
         let (keeps, position) = (self.0.attention.keeps_mask(), if all < 1 << 32 { "u32" } else { "u64" });
         let no_mask = if keeps { "" } else { "int* const mask = nullptr;\n" };
@@ -59,8 +52,6 @@ impl<'a> Kernels<'a> {
              typedef {position} position;\n\
              constexpr bool ALL_QUERIES = QUERIES % 64 == 0, ALL_KEYS = KEYS % 64 == 0;\n\
              constexpr bool DROPS = {drops}, KEEPS = {keeps};\n\
-             constexpr u64 SEED = {seed}ull;\n\
-             constexpr u32 STREAM = {stream}u, LEAST = {least}u;\n\
              const float GAIN = {gain}, SCALE = {scale}, SCALE_2 = {scale_2}, LOG2_E = {log2_e}, LN_2 = {ln_2};\n\
              {no_mask}\
              __shared__ uint4 tile_memory[STAGES * 2 * TILE / 8];\n\
@@ -77,6 +68,7 @@ impl<'a> Kernels<'a> {
             result = c_type(self.0.attention.output),
             query_blocks = queries.div_ceil(ROWS),
             key_blocks = keys.div_ceil(ROWS),
+            drops = self.0.attention.dropout.is_some(),
             gain = constant(gain as f32),
             scale_2 = constant((scale * LOG2_E) as f32),
             scale = constant(scale as f32),
@@ -99,8 +91,21 @@ impl<'a> Kernels<'a> {
     pub(crate) fn forward(&self) -> Kernel {
         let own = [self.0.of_output("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
         let own = own.into_iter().chain(self.0.mask(true)).chain(self.0.counter()).collect();
-        let step = if self.0.attention.dropout.is_some() { "(u32)counter[0]" } else { "0" };
-        let body = format!("const u32 step = {step};\n{}", include_str!("forward.cuh"));
+        // What the mask is drawn by. The gradient's kernels are the same for all streams.
+        let (step, seed, stream, least) = match &self.0.attention.dropout {
+            // A number is kept from `rate` on, as an `f32`; numbers are multiples of 2^-24.
+            Some(dropout) => {
+                let least = (f64::from(dropout.rate.0 as f32) * f64::from(1 << 24)).ceil() as u32;
+                ("(u32)counter[0]", dropout.seed, dropout.stream, least)
+            }
+            None => ("0", 0, 0, 0),
+        };
+        let body = format!(
+            "constexpr u64 SEED = {seed}ull;\n\
+             constexpr u32 STREAM = {stream}u, LEAST = {least}u;\n\
+             const u32 step = {step};\n{}",
+            include_str!("forward.cuh")
+        );
         self.kernel("attention_16", own, self.0.sizes.queries, 3, &body)
     }
 
