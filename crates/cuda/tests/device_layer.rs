@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_cuda::GpuError;
 use bessemer_cuda::cubins::CubinCache;
-use bessemer_cuda::driver::{Argument, Context, Driver, Function};
+use bessemer_cuda::driver::{Block, Context, Driver, Function};
 use bessemer_cuda::kgen::{Kernel, Parameter};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_cuda::nvrtc::Nvrtc;
@@ -24,15 +24,15 @@ fn context(folder: &Path) -> Result<Context, GpuError> {
 }
 
 /// `y = x * factor + offset` for `N` numbers.
-fn scale() -> Kernel {
+fn scale(factor: u32, offset: u32) -> Kernel {
     let parameters = vec![
         Parameter::input("x", DType::F32, N),
         Parameter::output("y", DType::F32, N),
-        Parameter::Value { name: "factor".into(), ty: DType::F32 },
-        Parameter::Value { name: "offset".into(), ty: DType::I32 },
+        Parameter::Number { name: "factor".into(), value: factor },
+        Parameter::Number { name: "offset".into(), value: offset },
     ];
     let body = format!(
-        "    unsigned i = blockIdx.x * 128 + threadIdx.x;\n    if (i < {N}) y[i] = x[i] * factor + (float)offset;\n"
+        "    unsigned i = blockIdx.x * 128 + threadIdx.x;\n    if (i < {N}) y[i] = x[i] * (float)factor + (float)offset;\n"
     );
     Kernel::new("scale", parameters, [N.div_ceil(128) as u32, 1, 1], [128, 1, 1], &body)
 }
@@ -58,7 +58,8 @@ fn everything(folder: &Path) -> Result<[Vec<f32>; 3], GpuError> {
     let context = context(folder)?;
     let (free, total) = context.memory()?;
     assert!(free <= total);
-    let function = load(&context, folder, &scale())?;
+    let [function, larger] = [(2, 5), (3, 1)].map(|(factor, offset)| load(&context, folder, &scale(factor, offset)));
+    let (function, larger) = (function?, larger?);
     assert_eq!(function.resources()?, (32, 0));
     let arena = context.arena(3 * 4096)?;
     let [x, y, z] = [0, 4096, 8192].map(|offset| arena.block(offset, N * 4));
@@ -68,9 +69,7 @@ fn everything(folder: &Path) -> Result<[Vec<f32>; 3], GpuError> {
 
     let input: Vec<f32> = (0..N).map(|i| i as f32).collect();
     stream.upload(&bytes(&input), &x)?;
-    let time = context.timer()?.time(&stream, || {
-        stream.launch(&function, &[(&x).into(), (&y).into(), Argument::F32(2.0), Argument::I32(-1)])
-    })?;
+    let time = context.timer()?.time(&stream, || stream.launch(&function, &[x.clone(), y.clone()]))?;
     assert!(time < Duration::from_secs(60));
     let mut result = vec![0; N * 4];
     stream.download(&y, &mut result)?;
@@ -81,7 +80,7 @@ fn everything(folder: &Path) -> Result<[Vec<f32>; 3], GpuError> {
         stream.copy_in(&source, &x)?;
         stream.record(&forked)?;
         other.wait(&forked)?;
-        other.launch(&function, &[(&x).into(), (&y).into(), Argument::F32(3.0), Argument::I32(1)])?;
+        other.launch(&larger, &[x.clone(), y.clone()])?;
         other.record(&joined)?;
         stream.fill(&z, 0)?;
         stream.wait(&joined)?;
@@ -107,7 +106,7 @@ fn eager_and_captured_work_give_the_right_numbers_and_leak_nothing() {
     let Some(folder) = mock_or_skip("device layer") else { return };
     let knobs = Knobs::open(folder);
     let [eager, first, second] = everything(folder).unwrap();
-    assert_eq!(eager, (0..N).map(|i| 2.0 * i as f32 - 1.0).collect::<Vec<_>>());
+    assert_eq!(eager, (0..N).map(|i| 2.0 * i as f32 + 5.0).collect::<Vec<_>>());
     assert_eq!((first, second), (vec![4.0; N], vec![16.0; N]));
     assert_eq!(knobs.ledger(), []);
     assert_eq!((knobs.get("launches"), knobs.get("damaged")), (2, 0));
@@ -207,11 +206,11 @@ fn a_graph_keeps_what_it_uses() {
         let context = context(folder).unwrap();
         let stream = context.stream().unwrap();
         let graph = {
-            let function = load(&context, folder, &scale()).unwrap();
+            let function = load(&context, folder, &scale(1, 0)).unwrap();
             let arena = context.arena(8192).unwrap();
             let (x, y) = (arena.block(0, 4096).unwrap(), arena.block(4096, 4096).unwrap());
             let source = context.pinned(4096).unwrap();
-            let arguments = [(&x).into(), (&y).into(), Argument::F32(1.0), Argument::I32(0)];
+            let arguments = [x.clone(), y.clone()];
             stream.capture(|| stream.copy_in(&source, &x).and_then(|()| stream.launch(&function, &arguments))).unwrap()
         };
         assert_eq!((knobs.get("memory"), knobs.get("host"), knobs.get("modules")), (1, 1, 1));
@@ -227,19 +226,16 @@ fn wrong_arguments_never_reach_the_driver() {
     let Some(folder) = mock_or_skip("arguments") else { return };
     let context = context(folder).unwrap();
     let (stream, arena) = (context.stream().unwrap(), context.arena(16384).unwrap());
-    let function = load(&context, folder, &scale()).unwrap();
+    let function = load(&context, folder, &scale(1, 0)).unwrap();
     let block = |offset, bytes| arena.block(offset, bytes).unwrap();
     let (x, y, small, odd) = (block(0, 4096), block(4096, 4096), block(0, 3996), block(8, 4096));
-    let refused = |arguments: &[Argument<'_>], parts: &[&str]| {
-        let message = stream.launch(&function, arguments).unwrap_err().to_string();
+    let refused = |blocks: &[Block], parts: &[&str]| {
+        let message = stream.launch(&function, blocks).unwrap_err().to_string();
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
-    let (factor, offset) = (Argument::F32(1.0), Argument::I32(1));
-    refused(&[(&x).into(), (&y).into(), factor], &["`scale`", "takes 4 arguments, 3 are given"]);
-    refused(&[(&x).into(), (&small).into(), factor, offset], &["`y` takes 4000 bytes, 3996 are given"]);
-    refused(&[(&odd).into(), (&y).into(), factor, offset], &["`x` is not aligned to 16 bytes"]);
-    refused(&[(&x).into(), (&y).into(), offset, offset], &["`factor` takes one f32"]);
-    refused(&[factor, (&y).into(), factor, offset], &["`x` takes memory of 1000 f32"]);
+    refused(&[x.clone()], &["`scale`", "takes 2 blocks of memory, 1 are given"]);
+    refused(&[x.clone(), small.clone()], &["`y` takes 4000 bytes, 3996 are given"]);
+    refused(&[odd, y], &["`x` is not aligned to 16 bytes"]);
     assert!(
         arena.block(16000, 385).err().unwrap().to_string().contains("bytes 16000 to 16385 lie outside of the arena")
     );
@@ -257,10 +253,10 @@ fn pointers_outside_of_the_arena_are_found() {
     let Some(folder) = mock_or_skip("stray pointers") else { return };
     let knobs = Knobs::open(folder);
     let context = context(folder).unwrap();
-    let (stream, function) = (context.stream().unwrap(), load(&context, folder, &scale()).unwrap());
+    let (stream, function) = (context.stream().unwrap(), load(&context, folder, &scale(1, 0)).unwrap());
     let arena = context.arena(8192).unwrap();
     let (x, y) = (arena.block(0, 4096).unwrap(), arena.block(4096, 4096).unwrap());
-    let arguments = [(&x).into(), (&y).into(), Argument::F32(1.0), Argument::I32(0)];
+    let arguments = [x.clone(), y.clone()];
     let graph = stream.capture(|| stream.launch(&function, &arguments)).unwrap();
     graph.launch(&stream).unwrap();
     knobs.set("forget", 1);
@@ -282,8 +278,8 @@ fn what_cannot_be_had_is_named() {
     let broken = Kernel::new("broken", Vec::new(), [1; 3], [32, 1, 1], "    this is no program;\n");
     let message = load(&context, folder, &broken).err().unwrap().to_string();
     assert!(message.starts_with("compiling `broken` for sm_90a failed:") && message.contains("error"), "{message}");
-    let other = Kernel { name: "absent".to_owned(), ..scale() };
-    let cubin = Nvrtc::open(&libraries(folder)).unwrap().compile("scale", &scale().text, "sm_90a").unwrap().cubin;
+    let other = Kernel { name: "absent".to_owned(), ..scale(1, 0) };
+    let cubin = Nvrtc::open(&libraries(folder)).unwrap().compile("scale", &scale(1, 0).text, "sm_90a").unwrap().cubin;
     let message = context.module(&cubin).unwrap().function(&other).err().unwrap().to_string();
     assert!(message.contains("cuModuleGetFunction") && message.contains("named symbol not found"), "{message}");
 }
@@ -294,7 +290,7 @@ fn compiled_kernels_are_found_on_disk() {
     let cache_folder = tempfile::tempdir().unwrap();
     let nvrtc = Nvrtc::open(&libraries(folder)).unwrap();
     let cache = CubinCache::new(cache_folder.path().join("deeper"));
-    let kernel = scale();
+    let kernel = scale(1, 0);
     let get = |architecture| cache.get(&nvrtc, "scale", &kernel.text, architecture).unwrap();
     let (made, first) = (get("sm_90a"), get("sm_90a"));
     assert!(!made.1 && first.1 && made.0 == first.0);

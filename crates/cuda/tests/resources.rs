@@ -244,6 +244,23 @@ fn kernels_of_all_models_compile_in_each_precision() {
     );
 }
 
+/// Layers differ by the streams of their dropout, which are given at launches.
+#[test]
+fn layers_share_their_kernels() {
+    let names = |num_hidden_layers| -> Vec<String> {
+        let config = BertConfig { num_hidden_layers, ..BertConfig::base() };
+        let sequences = Sequences { batch: 8, length: 128, predictions: 20 };
+        let train = TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
+        let model = bert::train(&config, sequences, &BertOptions::default(), &train).unwrap();
+        let options = CompileOptions { precision: DType::Bf16, ..CompileOptions::default() };
+        let plan = compile(&model.graph, &CudaTarget, &options).unwrap();
+        kernels_of(&plan).into_iter().map(|kernel| kernel.name).collect()
+    };
+    let (of_three, of_five) = (names(3), names(5));
+    let new: Vec<&String> = of_five.iter().filter(|name| !of_three.contains(name)).collect();
+    assert!(new.is_empty(), "of {}: {new:#?}", of_five.len());
+}
+
 #[test]
 fn errors_in_the_text_are_told_with_their_lines() {
     let libraries = Libraries::find(Places::of_process(&[]));

@@ -13,7 +13,7 @@ mod timer;
 pub use context::Context;
 pub use graph::Graph;
 pub use memory::{Arena, Block, Flag, Pinned};
-pub use module::{Argument, Function, Module};
+pub use module::{Function, Module};
 pub use stream::Stream;
 pub use timer::{Event, Timer};
 

@@ -5,7 +5,6 @@ use super::context::Inner;
 use super::{Block, Context, Handle};
 use crate::error::GpuError;
 use crate::kgen::{Kernel, Parameter};
-use bessemer_ir::DType;
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -27,23 +26,6 @@ pub struct Function {
     pub(super) parameters: Vec<Parameter>,
     pub(super) blocks: [u32; 3],
     pub(super) threads: [u32; 3],
-}
-
-/// Value of a kernel's parameter.
-#[derive(Clone, Copy)]
-pub enum Argument<'a> {
-    /// The address of the block.
-    Memory(&'a Block),
-    /// A number of type `i32`.
-    I32(i32),
-    /// A number of type `f32`.
-    F32(f32),
-}
-
-impl<'a> From<&'a Block> for Argument<'a> {
-    fn from(block: &'a Block) -> Argument<'a> {
-        Argument::Memory(block)
-    }
 }
 
 impl Module {
@@ -111,20 +93,22 @@ impl Function {
     pub(crate) fn memory(&self) -> impl Iterator<Item = (usize, bool)> {
         self.parameters.iter().filter_map(|parameter| match parameter {
             Parameter::Memory { ty, elements, written, .. } => Some((elements * ty.size(), *written)),
-            Parameter::Value { .. } => None,
+            Parameter::Number { .. } => None,
         })
     }
 
-    /// Arguments as the driver takes them, each in eight bytes, once they were found to be what the kernel expects.
-    pub(super) fn packed(&self, arguments: &[Argument<'_>]) -> Result<Vec<u64>, GpuError> {
+    /// Arguments as the driver takes them, each in eight bytes: the kernel's numbers, and these blocks, once they were found to be the memory
+    /// that it expects.
+    pub(super) fn packed(&self, blocks: &[Block]) -> Result<Vec<u64>, GpuError> {
         let wrong = |problem: String| GpuError::Launch { kernel: self.name.clone(), problem };
-        if arguments.len() != self.parameters.len() {
-            let (given, taken) = (arguments.len(), self.parameters.len());
-            return Err(wrong(format!("takes {taken} arguments, {given} are given")));
+        let (given, taken) = (blocks.len(), self.memory().count());
+        if given != taken {
+            return Err(wrong(format!("takes {taken} blocks of memory, {given} are given")));
         }
-        let pack = |(parameter, argument): (&Parameter, &Argument<'_>)| match (parameter, *argument) {
-            (Parameter::Memory { name, ty, elements, .. }, Argument::Memory(block)) => {
-                let needed = elements * ty.size();
+        let mut blocks = blocks.iter();
+        let pack = |parameter: &Parameter| match parameter {
+            Parameter::Memory { name, ty, elements, .. } => {
+                let (block, needed) = (blocks.next().expect("they were counted"), elements * ty.size());
                 if block.bytes() < needed {
                     return Err(wrong(format!("`{name}` takes {needed} bytes, {} are given", block.bytes())));
                 }
@@ -133,10 +117,8 @@ impl Function {
                 }
                 Ok(block.address())
             }
-            (Parameter::Value { ty: DType::I32, .. }, Argument::I32(value)) => Ok(u64::from(value as u32)),
-            (Parameter::Value { ty: DType::F32, .. }, Argument::F32(value)) => Ok(u64::from(value.to_bits())),
-            (parameter, _) => Err(wrong(format!("`{}` takes {parameter}", parameter.name()))),
+            Parameter::Number { value, .. } => Ok(u64::from(*value)),
         };
-        self.parameters.iter().zip(arguments).map(pack).collect()
+        self.parameters.iter().map(pack).collect()
     }
 }

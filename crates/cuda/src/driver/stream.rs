@@ -2,7 +2,7 @@
 
 use super::api::{CAPTURE_THREAD_LOCAL, NON_BLOCKING};
 use super::context::Inner;
-use super::{Argument, Block, Context, Event, Function, Graph, Handle, Pinned};
+use super::{Block, Context, Event, Function, Graph, Handle, Pinned};
 use crate::error::GpuError;
 use std::any::Any;
 use std::ffi::c_void;
@@ -166,19 +166,16 @@ impl Stream {
         self.context.check("cuMemsetD8Async", code)
     }
 
-    /// Runs a kernel, some time. Memory that it is given is at least as large as the kernel says that it uses.
+    /// Runs a kernel, some time, on blocks for the memory among its parameters, in order, each at least as large as the kernel says that
+    /// it uses.
     ///
     /// # Errors
-    /// The arguments are not those that it takes, or the driver refuses.
-    pub fn launch(&self, function: &Function, arguments: &[Argument<'_>]) -> Result<(), GpuError> {
-        let mut packed = function.packed(arguments)?;
+    /// The blocks are not what it takes, or the driver refuses.
+    pub fn launch(&self, function: &Function, blocks: &[Block]) -> Result<(), GpuError> {
+        let mut packed = function.packed(blocks)?;
         self.context.bind()?;
         self.keep_for_graph(&function.module);
-        for argument in arguments {
-            if let Argument::Memory(block) = argument {
-                self.keep_for_graph(block.memory());
-            }
-        }
+        blocks.iter().for_each(|block| self.keep_for_graph(block.memory()));
         let mut pointers: Vec<*mut c_void> = packed.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let ([x, y, z], [a, b, c]) = (function.blocks, function.threads);
         let (launch, nothing) = (self.context.driver.api.cuLaunchKernel, std::ptr::null_mut());

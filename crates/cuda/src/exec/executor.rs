@@ -11,7 +11,7 @@ use super::planned::{Planned, convolutions_of, lowered_of};
 use super::state::CudaState;
 use super::sums::{Exchange, Sums, check_ranks};
 use super::{Check, Gpu, failed};
-use crate::driver::{Arena, Argument, Block, Event, Graph, Pinned};
+use crate::driver::{Arena, Block, Event, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kgen::{Kernel, MOST_ARRIVALS};
 use crate::lower::{KIND, Together, Unit, outputs, replaces_state, units, units_alone};
@@ -354,14 +354,10 @@ impl CudaExecutor {
     fn give_alone(&self, step: &BoundStep) -> Result<(), GpuError> {
         let stream = &self.gpu.stream;
         match step {
-            BoundStep::Launch(function, blocks) => {
-                let arguments: Vec<Argument<'_>> = blocks.iter().map(Argument::from).collect();
-                stream.launch(function, &arguments)
-            }
+            BoundStep::Launch(function, blocks) => stream.launch(function, blocks),
             BoundStep::Group { function, arguments, kept } => {
                 kept.iter().for_each(|block| stream.keep_block(block));
-                let arguments: Vec<Argument<'_>> = arguments.iter().map(Argument::from).collect();
-                stream.launch(function, &arguments)
+                stream.launch(function, arguments)
             }
             BoundStep::Product(prepared) => prepared.launch(stream, 0),
             BoundStep::Convolution(bound) => bound.launch(stream),

@@ -94,10 +94,17 @@ pub(crate) fn group(fusion: &Fusion, inputs: &[DType], sizes: &[usize]) -> Resul
         last = words - 1,
         before = words - 2,
     );
-    for (operand, parameter) in operands(&lanes).iter().zip(&parameters) {
-        let Parameter::Memory { name, ty, written, .. } = parameter else { unreachable!("fusions take memory") };
-        let (constant, ty) = (if *written { "" } else { "const " }, c_type(*ty));
-        let _ = writeln!(body, "{constant}{ty}* const {name} = ({constant}{ty}*)own[{}];", word_of(operand));
+    let operands = operands(&lanes);
+    let mut words_of_memory = operands.iter().map(word_of);
+    for parameter in &parameters {
+        let _ = match parameter {
+            Parameter::Memory { name, ty, written, .. } => {
+                let (constant, ty) = (if *written { "" } else { "const " }, c_type(*ty));
+                let word = words_of_memory.next().expect("an operand for each memory");
+                writeln!(body, "{constant}{ty}* const {name} = ({constant}{ty}*)own[{word}];")
+            }
+            Parameter::Number { name, value } => writeln!(body, "const u32 {name} = {value}u;"),
+        };
     }
     body += &block_of_elements(&lanes, |number| format!("sums[{number}u * (u32)((const u64*)table)[1] + blockIdx.x]"));
     let table = Parameter::input("table", DType::I32, group.table_bytes() / DType::I32.size());

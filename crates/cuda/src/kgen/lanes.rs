@@ -35,6 +35,11 @@ pub(super) struct Width {
     pub flat: bool,
 }
 
+/// The stream of a random register, in the text.
+fn stream_of(register: Reg) -> String {
+    format!("stream{register}")
+}
+
 impl<'a> Lanes<'a> {
     /// # Errors
     /// The fusion has a producer, or more elements than 32 bits count, or its program does not fit its inputs.
@@ -91,7 +96,7 @@ impl<'a> Lanes<'a> {
         self.fusion.program.iter().any(|instr| matches!(instr, Instr::OneHot(_)))
     }
 
-    /// `x0, x1, ...` and `y0, y1, ...`, for the outputs that are not sums.
+    /// `x0, x1, ...`, `y0, y1, ...` for the outputs that are not sums, and streams of random numbers.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
         let loads = self.fusion.loads.iter().zip(self.inputs).enumerate();
         let cols = self.fusion.cols;
@@ -103,6 +108,10 @@ impl<'a> Lanes<'a> {
                 parameters.push(Parameter::output(format!("y{index}"), ty.dtype, ty.shape.elements()));
             }
         }
+        parameters.extend(self.fusion.program.iter().zip(0..).filter_map(|(instr, register)| match *instr {
+            Instr::Random { stream, .. } => Some(Parameter::Number { name: stream_of(register), value: stream }),
+            _ => None,
+        }));
         parameters
     }
 
@@ -165,11 +174,12 @@ impl<'a> Lanes<'a> {
 
     /// Draws the numbers of a random register for `lanes` elements into the array `to`.
     pub(super) fn draw(&self, register: Reg, width: Width, to: &str) -> String {
-        let Instr::Random { seed, stream, step } = self.fusion.program[register as usize] else {
+        let Instr::Random { seed, step, .. } = self.fusion.program[register as usize] else {
             unreachable!("it is a random register")
         };
         let address = self.address(IndexMap::full(self.fusion.rows), width);
-        format!("uniforms<{}>({seed}ull, (u32)x{step}[0], {stream}u, {address}, {to});\n", width.lanes)
+        let (lanes, stream) = (width.lanes, stream_of(register));
+        format!("uniforms<{lanes}>({seed}ull, (u32)x{step}[0], {stream}, {address}, {to});\n")
     }
 
     fn address(&self, index_map: IndexMap, width: Width) -> String {
@@ -209,7 +219,7 @@ impl<'a> Lanes<'a> {
         for register in registers {
             let value = match drawn.contains(register) {
                 true => format!("random{register}[k]"),
-                false => self.value(self.fusion.program[*register as usize], width),
+                false => self.value(*register, width),
             };
             let _ = writeln!(text, "const {} r{register} = {value};", self.c_type_of(*register));
         }
@@ -227,8 +237,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    fn value(&self, instr: Instr, width: Width) -> String {
-        match instr {
+    fn value(&self, register: Reg, width: Width) -> String {
+        match self.fusion.program[usize::from(register)] {
             Instr::Producer | Instr::Reduce(..) => unreachable!("neither is computed for a lane"),
             Instr::Load(input) => {
                 let lane = if self.varies_by_col(usize::from(input)) { "[k]" } else { "" };
@@ -249,10 +259,11 @@ impl<'a> Lanes<'a> {
             Instr::Cast(DType::I32, a) if self.register(a) == RegType::I32 => format!("r{a}"),
             Instr::Cast(to, a) => cast(to, &format!("r{a}")),
             Instr::OneHot(a) => format!("r{a} == (int)(col + k) ? 1.0f : 0.0f"),
-            Instr::Random { seed, stream, step } => {
+            Instr::Random { seed, step, .. } => {
+                let stream = stream_of(register);
                 let position =
                     if width.flat { "at + k".to_owned() } else { format!("row * {}u + col + k", self.fusion.cols) };
-                format!("uniform({seed}ull, (u32)x{step}[0], {stream}u, {position})")
+                format!("uniform({seed}ull, (u32)x{step}[0], {stream}, {position})")
             }
         }
     }

@@ -19,7 +19,6 @@ pub(crate) use parts::MOST_ARRIVALS;
 pub(crate) use programs::{Scalar, program};
 
 use bessemer_ir::DType;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use thiserror::Error;
 
@@ -37,12 +36,12 @@ pub enum Parameter {
         /// Whether the kernel writes to it.
         written: bool,
     },
-    /// A number: `i32` or `f32`.
-    Value {
+    /// A number of 32 bits without a sign, which is given at each launch: kernels that differ by it alone have one text.
+    Number {
         /// Name in the text of the kernel.
         name: String,
-        /// `DType::I32` or `DType::F32`.
-        ty: DType,
+        /// The number.
+        value: u32,
     },
 }
 
@@ -80,8 +79,15 @@ impl Parameter {
     /// Name in the text of the kernel.
     pub fn name(&self) -> &str {
         match self {
-            Parameter::Memory { name, .. } | Parameter::Value { name, .. } => name,
+            Parameter::Memory { name, .. } | Parameter::Number { name, .. } => name,
         }
+    }
+
+    /// The same by another name.
+    pub(crate) fn named(mut self, other: String) -> Parameter {
+        let (Parameter::Memory { name, .. } | Parameter::Number { name, .. }) = &mut self;
+        *name = other;
+        self
     }
 
     /// As it stands in the kernel's head.
@@ -89,16 +95,7 @@ impl Parameter {
         match self {
             Parameter::Memory { name, ty, written: false, .. } => format!("const {}* {name}", c_type(*ty)),
             Parameter::Memory { name, ty, written: true, .. } => format!("{}* {name}", c_type(*ty)),
-            Parameter::Value { name, ty } => format!("{} {name}", c_type(*ty)),
-        }
-    }
-}
-
-impl fmt::Display for Parameter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Parameter::Memory { ty, elements, .. } => write!(f, "memory of {elements} {ty}"),
-            Parameter::Value { ty, .. } => write!(f, "one {ty}"),
+            Parameter::Number { name, .. } => format!("u32 {name}"),
         }
     }
 }

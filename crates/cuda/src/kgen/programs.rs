@@ -2,7 +2,7 @@
 
 use super::fusions::{elements, operands};
 use super::lanes::{Lanes, Width};
-use super::{Kernel, KernelError, Operand, Parameter, indented};
+use super::{Kernel, KernelError, Operand, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::Fusion;
 
@@ -23,12 +23,14 @@ pub(crate) fn program(scalars: &[Scalar<'_>]) -> Result<Kernel, KernelError> {
     for Scalar { fusion, inputs } in scalars {
         let lanes = Lanes::new(fusion, inputs)?;
         let mut own = String::new();
-        for (operand, parameter) in operands(&lanes).iter().zip(lanes.parameters()) {
-            let Parameter::Memory { name, ty, elements, written } = parameter else { continue };
-            debug_assert!(!matches!(operand, Operand::Scratch(_)), "fusions of one element have no scratch memory");
-            let parameter = format!("p{}", parameters.len());
-            own += &format!("const auto {name} = {parameter};\n");
-            parameters.push(Parameter::Memory { name: parameter, ty, elements, written });
+        debug_assert!(
+            !operands(&lanes).iter().any(|operand| matches!(operand, Operand::Scratch(_))),
+            "fusions of one element have no scratch memory"
+        );
+        for parameter in lanes.parameters() {
+            let own_name = format!("p{}", parameters.len());
+            own += &format!("const auto {} = {own_name};\n", parameter.name());
+            parameters.push(parameter.named(own_name));
         }
         own += &elements(&lanes, Width { lanes: 1, flat: true });
         body += &format!("{{\n{}}}\nmemory_is_written();\n", indented(&own));

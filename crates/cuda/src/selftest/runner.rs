@@ -2,7 +2,7 @@
 
 use super::case::{Case, decode, encode};
 use crate::cubins::CubinCache;
-use crate::driver::{Arena, Argument, Block, Context, Driver, Function, Graph, Stream};
+use crate::driver::{Arena, Block, Context, Driver, Function, Graph, Stream};
 use crate::error::GpuError;
 use crate::kgen::{Kernel, MOST_ARRIVALS, Operand};
 use crate::loader::{Libraries, Wanted};
@@ -121,8 +121,7 @@ impl Loaded<'_> {
     /// The driver refuses.
     pub fn launch(&self) -> Result<(), GpuError> {
         for (function, blocks) in &self.launches {
-            let arguments: Vec<Argument<'_>> = blocks.iter().map(Argument::from).collect();
-            self.runner.stream.launch(function, &arguments)?;
+            self.runner.stream.launch(function, blocks)?;
         }
         Ok(())
     }

@@ -195,8 +195,7 @@ template <size_t N, size_t... I> struct count : count<N - 1, N - 1, I...> {};
 template <size_t... I> struct count<0, I...> { typedef numbers<I...> to; };
 
 template <class T> int known(T* const& pointer, is_known_to* is_known) { return is_known(pointer); }
-inline int known(int, is_known_to*) { return 1; }
-inline int known(float, is_known_to*) { return 1; }
+inline int known(unsigned, is_known_to*) { return 1; }
 
 template <auto KERNEL> struct entry;
 template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {

@@ -47,7 +47,7 @@ for (u32 block = 0; block < KEY_BLOCKS; ++block) {
             const position first = (position)(list * QUERIES + query + half * 8) * KEYS + block * 64 + quad * 4;
 #pragma unroll
             for (u32 n = 0; n < 4; ++n)
-                kept |= kept_of_four<KEYS % 4 == 0>(SEED, step, STREAM, first + n * 16, LEAST) << (half * 16 + n * 4);
+                kept |= kept_of_four<KEYS % 4 == 0>(SEED, step, stream, first + n * 16, LEAST) << (half * 16 + n * 4);
         }
     }
     float s[8][4];

@@ -90,22 +90,18 @@ impl<'a> Kernels<'a> {
     /// From q, k, v, bias to the output, the log-sums and, if it is kept, the mask of dropout; then the counter.
     pub(crate) fn forward(&self) -> Kernel {
         let own = [self.0.of_output("y", self.0.q_elements(), true), floats("log_sums", self.0.rows(), true)];
-        let own = own.into_iter().chain(self.0.mask(true)).chain(self.0.counter()).collect();
-        // What the mask is drawn by. The gradient's kernels are the same for all streams.
-        let (step, seed, stream, least) = match &self.0.attention.dropout {
+        let mut own: Vec<Parameter> = own.into_iter().chain(self.0.mask(true)).chain(self.0.counter()).collect();
+        let drawn_by = match self.0.attention.dropout {
             // A number is kept from `rate` on, as an `f32`; numbers are multiples of 2^-24.
             Some(dropout) => {
+                own.push(Parameter::Number { name: "stream".into(), value: dropout.stream });
                 let least = (f64::from(dropout.rate.0 as f32) * f64::from(1 << 24)).ceil() as u32;
-                ("(u32)counter[0]", dropout.seed, dropout.stream, least)
+                let seed = dropout.seed;
+                format!("constexpr u64 SEED = {seed}ull;\nconst u32 LEAST = {least}u, step = (u32)counter[0];\n")
             }
-            None => ("0", 0, 0, 0),
+            None => "constexpr u64 SEED = 0;\nconst u32 LEAST = 0, step = 0, stream = 0;\n".to_owned(),
         };
-        let body = format!(
-            "constexpr u64 SEED = {seed}ull;\n\
-             constexpr u32 STREAM = {stream}u, LEAST = {least}u;\n\
-             const u32 step = {step};\n{}",
-            include_str!("forward.cuh")
-        );
+        let body = drawn_by + include_str!("forward.cuh");
         self.kernel("attention_16", own, self.0.sizes.queries, 3, &body)
     }
 
