@@ -233,7 +233,7 @@ fn wrong_arguments_never_reach_the_driver() {
         let message = stream.launch(&function, blocks).unwrap_err().to_string();
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
-    refused(&[x.clone()], &["`scale`", "takes 2 blocks of memory, 1 are given"]);
+    refused(std::slice::from_ref(&x), &["`scale`", "takes 2 blocks of memory, 1 are given"]);
     refused(&[x.clone(), small.clone()], &["`y` takes 4000 bytes, 3996 are given"]);
     refused(&[odd, y], &["`x` is not aligned to 16 bytes"]);
     assert!(
