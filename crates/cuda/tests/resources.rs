@@ -146,9 +146,8 @@ fn model(name: &str, mode: Mode, batch: usize) -> Model {
         average: Some(Average { decay: 0.9, ramp: true }),
         ..TrainConfig::new(Optimizer::Sgd(Sgd::default()), Schedule::constant(0.1))
     };
-    let lamb = || TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
     let adam = || TrainConfig::new(Optimizer::Adam(Adam::electra(0.01)), Schedule::constant(1e-3));
-    let sequences = Sequences { batch, length: 128, predictions: 20 };
+    let sequences = sequences(batch);
     let is_training = mode == Mode::Train;
     let made = match name {
         "efficientdet-d0" => {
@@ -167,7 +166,7 @@ fn model(name: &str, mode: Mode, batch: usize) -> Model {
             }
         }
         "bert-base" => match is_training {
-            true => bert::train(&BertConfig::base(), sequences, &BertOptions::default(), &lamb()),
+            true => return bert_step(&BertConfig::base(), batch),
             false => bert::infer(&BertConfig::base(), sequences, &BertOptions::default()),
         },
         "electra-base" => match is_training {
@@ -193,13 +192,27 @@ fn model(name: &str, mode: Mode, batch: usize) -> Model {
     made.unwrap()
 }
 
+/// A step of BERT's pre-training.
+fn bert_step(config: &BertConfig, batch: usize) -> Model {
+    let lamb = TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
+    bert::train(config, sequences(batch), &BertOptions::default(), &lamb).unwrap()
+}
+
+fn sequences(batch: usize) -> Sequences {
+    Sequences { batch, length: 128, predictions: 20 }
+}
+
+/// What a plan of the model launches.
+fn kernels_in(model: &Model, precision: DType) -> Vec<Kernel> {
+    let options = CompileOptions { precision, ..CompileOptions::default() };
+    kernels_of(&compile(&model.graph, &CudaTarget, &options).unwrap())
+}
+
 /// Compiles what plans of these models launch, a name, a mode, a precision and a batch size each.
 fn compile_all(architectures: &[&str], models: impl IntoIterator<Item = (&'static str, Mode, DType, usize)>) {
     let mut kernels = BTreeMap::new();
     for (name, mode, precision, batch) in models {
-        let options = CompileOptions { precision, ..CompileOptions::default() };
-        let plan = compile(&model(name, mode, batch).graph, &CudaTarget, &options).unwrap();
-        let own = kernels_of(&plan);
+        let own = kernels_in(&model(name, mode, batch), precision);
         let _ = writeln!(std::io::stderr(), "{name}, {mode:?}, {precision}, batch {batch}: {} kernels", own.len());
         kernels.extend(own.into_iter().map(|kernel| (kernel.name.clone(), kernel)));
     }
@@ -248,13 +261,8 @@ fn kernels_of_all_models_compile_in_each_precision() {
 #[test]
 fn layers_share_their_kernels() {
     let names = |num_hidden_layers| -> Vec<String> {
-        let config = BertConfig { num_hidden_layers, ..BertConfig::base() };
-        let sequences = Sequences { batch: 8, length: 128, predictions: 20 };
-        let train = TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
-        let model = bert::train(&config, sequences, &BertOptions::default(), &train).unwrap();
-        let options = CompileOptions { precision: DType::Bf16, ..CompileOptions::default() };
-        let plan = compile(&model.graph, &CudaTarget, &options).unwrap();
-        kernels_of(&plan).into_iter().map(|kernel| kernel.name).collect()
+        let model = bert_step(&BertConfig { num_hidden_layers, ..BertConfig::base() }, 8);
+        kernels_in(&model, DType::Bf16).into_iter().map(|kernel| kernel.name).collect()
     };
     let (of_three, of_five) = (names(3), names(5));
     let new: Vec<&String> = of_five.iter().filter(|name| !of_three.contains(name)).collect();

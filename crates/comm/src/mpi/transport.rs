@@ -15,8 +15,8 @@ use std::time::Duration;
 /// `MPI_MAX_ERROR_STRING` of the family that has the longest.
 const MAX_ERROR: usize = 512;
 
-/// Between the last message and the end of MPI. MPICH over UCX up to 4.1.1 closes connections, and then waits for all ranks without
-/// serving connections any more: where one of another rank is not made whole yet, both wait for ever (its pull request 6596).
+/// Between the last message and the end of MPI. MPICH over UCX before 4.2 closes connections, and then waits for all ranks without serving
+/// connections any more: where one of another rank is not made whole yet, both wait for ever.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// MPI starts once in a process.

@@ -109,11 +109,11 @@ impl Sorted {
         let word = match sampler.order {
             SampleOrder::First => "const u32 word = 0u;\n".to_owned(),
             SampleOrder::Random { seed, stream } => {
-                parameters.push(input("step", 1));
+                parameters.extend([input("step", 1), Parameter::Number { name: "stream".into(), value: stream }]);
                 operands.push(Operand::Input(1));
                 format!(
                     "u32 words[4];\n\
-                     random_words({seed}ull, (u32)step[0], {stream}u, i / 4u, words);\n\
+                     random_words({seed}ull, (u32)step[0], stream, i / 4u, words);\n\
                      const u32 word = i % 4u == 0u ? words[0] : i % 4u == 1u ? words[1] : i % 4u == 2u ? words[2] : words[3];\n"
                 )
             }
