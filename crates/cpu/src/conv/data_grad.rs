@@ -9,9 +9,9 @@ use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::{
-    BlockRuns, BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, RowAddress, RowBlock,
-    RowBlocks, RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups,
-    free_threads, pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
+    BlockRuns, BlockScratch, Ctx, Destination, Epilogue, MAX_ROWS, Matrix, MemoryBlock, Output, PanelSteps, RowAddress,
+    RowBlock, RowBlocks, RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len,
+    column_groups, free_threads, pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp};
 
@@ -240,9 +240,16 @@ impl DataGrad<'_> {
             let next = next.clone().filter(|_| self.d.stride == [1, 1] && phase.taps() > 0);
             let prefetch = next.map_or(MemoryBlock::EMPTY, |next| source.memory(next, 0..source.row_len()));
             // SAFETY: the caller's promises.
-            let flush = |table: &RowTable| unsafe {
+            let flush = |table: &mut RowTable| unsafe {
                 self.flush(&phase, &source, table, cols.clone(), dx, a_block, prefetch);
             };
+            if source.pitch().is_some() && self.d.stride == [1, 1] {
+                for start in rows.clone().step_by(MAX_ROWS) {
+                    table.fill(&source, start..rows.end.min(start + MAX_ROWS), self.d.c_in);
+                    flush(&mut table);
+                }
+                continue;
+            }
             table.clear();
             self.each_line(&phase, rows.clone(), |grid_row, pixels| {
                 let mut row = source.locate(grid_row);
@@ -250,13 +257,13 @@ impl DataGrad<'_> {
                     table.push(row, pixel * self.d.c_in);
                     row = source.after(row);
                     if table.is_full() {
-                        flush(&table);
+                        flush(&mut table);
                         table.clear();
                     }
                 }
             });
             if !table.is_empty() {
-                flush(&table);
+                flush(&mut table);
             }
         }
     }
@@ -286,7 +293,7 @@ impl DataGrad<'_> {
         &self,
         phase: &Phase,
         source: &Gather,
-        table: &RowTable,
+        table: &mut RowTable,
         cols: Range<usize>,
         c: SharedMut,
         a_block: *mut f32,

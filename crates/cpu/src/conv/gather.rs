@@ -198,24 +198,26 @@ impl Gather {
         lines * self.bordered_line()
     }
 
-    /// Whether images with their borders fit the room for them; behind the last window are those of whole tiles.
+    /// Whether images with their borders fit the room for them, and the positions of their windows; behind the last window are those of
+    /// whole tiles.
     #[inline(always)]
     fn images_fit(&self, rows: &[Row]) -> bool {
         let pixels = self.bordered_pixels(rows);
         let behind = 2 * TILE_PIXEL * self.x.step * self.channels + TILE_PIXEL;
-        pixels / self.x.step <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
+        // No window begins on the last lines.
+        let positions = (pixels - self.halo() * self.bordered_line()) / self.x.step;
+        positions <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
     }
 
     /// Bytes from a position to each step of tiles in its window.
     #[inline(always)]
-    fn window_offsets(&self) -> [usize; MAX_OFFSETS] {
-        let mut offsets = [0; MAX_OFFSETS];
+    fn find_offsets(&self, offsets: &mut [usize; MAX_OFFSETS]) {
         if self.has_lines_of_a_step() {
             let line = self.y.tap * self.bordered_line() * self.channels * size_of::<u16>();
             for (tap, offset) in offsets[..self.y.taps].iter_mut().enumerate() {
                 *offset = tap * line;
             }
-            return offsets;
+            return;
         }
         let steps = self.channels / TILE_PIXEL;
         for (i, offset) in offsets[..self.y.taps * self.x.taps * steps].iter_mut().enumerate() {
@@ -224,7 +226,6 @@ impl Gather {
             let pixel = line * self.bordered_line() + tap % self.x.taps * self.x.tap;
             *offset = (pixel * self.channels + step * TILE_PIXEL) * size_of::<u16>();
         }
-        offsets
     }
 
     /// Copies the images under `rows`, with their borders, and finds the first pixel of the window of each row among them. Returns the
@@ -321,22 +322,22 @@ impl RowSource for Gather {
     }
 
     #[inline(always)]
-    unsafe fn windows<S: Simd>(&self, rows: &[Row], cols: usize, dst: *mut f32) -> Option<Windows> {
+    unsafe fn windows<S: Simd>(&self, rows: &[Row], cols: usize, dst: *mut f32, windows: &mut Windows) -> bool {
         if !self.has_windows() || cols > FEW_COLS && !self.has_few_gaps() || rows.is_empty() || !self.images_fit(rows) {
-            return None;
+            return false;
         }
         let dst = dst.cast::<u16>();
-        let mut positions = [0; MAX_ROWS];
         // SAFETY: the caller's promise; the images fit with more than a step of tiles behind them, into which the last window reaches.
         unsafe {
-            let pixels = self.copy_images::<S, _>(rows, dst, &mut positions);
+            let pixels = self.copy_images::<S, _>(rows, dst, &mut windows.positions);
             dst.add(pixels * self.channels).zero::<S>(TILE_PIXEL);
         }
-        for position in &mut positions[..rows.len()] {
+        for position in &mut windows.positions[..rows.len()] {
             *position /= self.x.step;
         }
-        let pitch = self.x.step * self.channels / 2;
-        Some(Windows { positions, pitch, offsets: self.window_offsets() })
+        windows.pitch = self.x.step * self.channels / 2;
+        self.find_offsets(&mut windows.offsets);
+        true
     }
 
     #[inline(always)]
@@ -370,6 +371,14 @@ impl RowSource for Gather {
     }
 
     #[inline(always)]
+    fn pitch(&self) -> Option<usize> {
+        // One tap at each pixel of the images.
+        let is_whole = |axis: &Axis| axis.step == 1 && axis.base == 0 && axis.grid == axis.size;
+        let is_pixel = self.row_len() == self.channels && self.affine.is_none();
+        (is_pixel && is_whole(&self.y) && is_whole(&self.x)).then_some(self.channels)
+    }
+
+    #[inline(always)]
     fn row_len(&self) -> usize {
         self.y.taps * self.line
     }
@@ -398,6 +407,22 @@ impl RowSource for Gather {
         }
         let lines = self.y.size as isize + self.y.base - y;
         Row { x: self.x.base, y: self.y.base, image: image + 1, origin: origin + lines * line }
+    }
+
+    #[inline(always)]
+    fn list(&self, start: usize, rows: &mut [Row]) {
+        let (mut next, mut listed) = (start, 0);
+        while listed < rows.len() {
+            let first = self.locate(next);
+            let line = self.x.grid - next % self.x.grid;
+            let end = rows.len().min(listed + line);
+            for (i, row) in rows[listed..end].iter_mut().enumerate() {
+                let x = i * self.x.step;
+                let origin = first.origin + (x * self.channels) as isize;
+                *row = Row { origin, x: first.x + x as isize, ..first };
+            }
+            (next, listed) = (next + line, end);
+        }
     }
 
     fn memory(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {

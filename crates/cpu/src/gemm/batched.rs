@@ -4,7 +4,7 @@ use super::blocking::TASKS;
 use super::memory::{Destination, Scratch, aligned_len};
 use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, PanelSteps, packed_len};
-use super::rows::{BlockScratch, row_scratch_len};
+use super::rows::{BlockScratch, RowTable, row_scratch_len};
 use super::tile_loop::MemoryBlock;
 use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, GemmDesc};
@@ -73,7 +73,8 @@ pub(crate) unsafe fn run(
                 pack.run_product_on(ctx.isa, format);
                 let rows = desc.a_rows(a);
                 let product = desc.row_product(&rows, packed.0, format, c);
-                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), MemoryBlock::EMPTY, None);
+                let (table, a_block) = (&mut RowTable::new(), workers.of(worker));
+                product.block(ctx, worker, 0..desc.m, 0..desc.n, table, a_block, MemoryBlock::EMPTY, None);
             }
             finish(worker, item);
         });

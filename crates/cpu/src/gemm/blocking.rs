@@ -65,6 +65,15 @@ pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
     RowBlocks::new(m, if limit == LARGEST_BLOCK { rows.next_multiple_of(ROW_STEP) } else { rows })
 }
 
+/// Row blocks that are multiplied at once where blocks may be as large as [`LARGEST_BLOCK`], and enough of them are left for all threads:
+/// windows of one block have lines in common, and what is done once for a block weighs less.
+pub(crate) fn joined_blocks(blocks: RowBlocks, threads: usize) -> usize {
+    (LARGEST_BLOCK / blocks.rows.max(1)).min(blocks.count / (JOINED_OF_THREAD * threads.max(1))).max(1)
+}
+
+/// Fewest joined blocks of each thread.
+const JOINED_OF_THREAD: usize = 8;
+
 /// Consecutive row blocks that tasks compute, while they ask for the memory of the next one: first long runs, which are most blocks,
 /// then single ones that keep all threads busy to the end.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::affine::AffinePtr;
-use super::blocking::{BlockRuns, LARGEST_BLOCK, column_groups, even_chunks, row_blocks_for};
+use super::blocking::{BlockRuns, LARGEST_BLOCK, RowBlocks, column_groups, even_chunks, joined_blocks, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::store::Store;
 use super::tile::{ALayout, LINE, MAX_DEPTH, ROW_STRIDE, Run, depth_step, panel};
 use super::tile_loop::{Ending, MemoryBlock, NO_ROW, OperandRows, Prefetch, Sums, TileLoop};
-use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
+use super::tiles::{MAX_POSITIONS, TILES_ROWS, is_good_pitch, sums_len};
 use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS};
@@ -149,6 +149,16 @@ pub(crate) trait RowSource: Sync {
     /// The row after this one.
     fn after(&self, row: Row) -> Row;
 
+    /// The rows from number `start` on.
+    #[inline(always)]
+    fn list(&self, start: usize, rows: &mut [Row]) {
+        let mut next = self.locate(start);
+        for row in rows {
+            *row = next;
+            next = self.after(next);
+        }
+    }
+
     /// Copies elements `range` of a row to `dst`.
     ///
     /// # Safety
@@ -160,13 +170,13 @@ pub(crate) trait RowSource: Sync {
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr>;
 
     /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A that are better read there
-    /// than copied for a product of the given number of columns; says how they are.
+    /// than copied for a product of the given number of columns; then it says in `windows` how they are.
     ///
     /// # Safety
     /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::run_op`.
     #[inline(always)]
-    unsafe fn windows<S: Simd>(&self, _rows: &[Row], _cols: usize, _dst: *mut f32) -> Option<Windows> {
-        None
+    unsafe fn windows<S: Simd>(&self, _rows: &[Row], _cols: usize, _dst: *mut f32, _windows: &mut Windows) -> bool {
+        false
     }
 
     /// Copies the images under `rows`, with zeros around them, to `dst`, if rows are better read there by vectors than copied one
@@ -181,6 +191,11 @@ pub(crate) trait RowSource: Sync {
 
     /// Elements of a row.
     fn row_len(&self) -> usize;
+
+    /// The distance of the rows in memory, if it is the same between all of them, and each lies [`in_place`](Self::in_place).
+    fn pitch(&self) -> Option<usize> {
+        None
+    }
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
     fn memory(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
@@ -264,6 +279,11 @@ impl RowSource for MatrixRows {
     }
 
     #[inline(always)]
+    fn pitch(&self) -> Option<usize> {
+        Some(self.ld)
+    }
+
+    #[inline(always)]
     fn row_len(&self) -> usize {
         self.len
     }
@@ -273,16 +293,57 @@ impl RowSource for MatrixRows {
     }
 }
 
-/// Up to [`MAX_ROWS`] rows of A and the offsets of their rows of C.
+/// Up to [`MAX_ROWS`] rows of A and the offsets of their rows of C. It is large: tasks make one and fill it for each of their blocks.
 pub(crate) struct RowTable {
     len: usize,
+    /// The distance of the rows, where it is known to be the same between all of them: then only the first one is listed.
+    pitch: Option<usize>,
     rows: [Row; MAX_ROWS],
     c_rows: [usize; MAX_ROWS],
+    /// Room for windows, and for the offsets of the rows of C at each of their positions.
+    windows: Windows,
+    position_rows: [usize; MAX_POSITIONS],
 }
 
 impl RowTable {
     pub(crate) fn new() -> RowTable {
-        RowTable { len: 0, rows: [Row::default(); MAX_ROWS], c_rows: [0; MAX_ROWS] }
+        RowTable {
+            len: 0,
+            pitch: None,
+            rows: [Row::default(); MAX_ROWS],
+            c_rows: [0; MAX_ROWS],
+            windows: Windows { positions: [0; MAX_ROWS], pitch: 0, offsets: [0; MAX_OFFSETS] },
+            position_rows: [NO_ROW; MAX_POSITIONS],
+        }
+    }
+
+    /// Fills the table with some rows, and those of a matrix C whose rows are `ldc` elements apart.
+    #[inline(always)]
+    pub(crate) fn fill<P: RowSource>(&mut self, source: &P, rows: Range<usize>, ldc: usize) {
+        self.len = rows.len();
+        self.pitch = source.pitch();
+        let mut next = rows.start * ldc;
+        for c_row in &mut self.c_rows[..self.len] {
+            *c_row = next;
+            next += ldc;
+        }
+        let listed = if self.pitch.is_some() { self.len.min(1) } else { self.len };
+        source.list(rows.start, &mut self.rows[..listed]);
+    }
+
+    /// Row number `index`.
+    #[inline(always)]
+    fn row(&self, index: usize) -> Row {
+        match self.pitch {
+            Some(pitch) => Row { origin: self.rows[0].origin + (index * pitch) as isize, ..self.rows[0] },
+            None => self.rows[index],
+        }
+    }
+
+    /// The rows, unless they are at a known distance.
+    #[inline(always)]
+    fn listed(&self) -> Option<&[Row]> {
+        self.pitch.is_none().then(|| &self.rows[..self.len])
     }
 
     #[inline(always)]
@@ -306,14 +367,14 @@ impl RowTable {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.len = 0;
+        (self.len, self.pitch) = (0, None);
     }
 }
 
 /// One block of rows and some columns of a product, as a task computes it.
 pub(crate) struct RowBlock<'a, P> {
     pub source: &'a P,
-    pub table: &'a RowTable,
+    pub table: &'a mut RowTable,
     pub packed: *const f32,
     pub k: usize,
     /// Starts at a panel.
@@ -334,7 +395,7 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd>(mut self) {
         let one_part = self.store.is_some() && self.k <= MAX_DEPTH;
         let depths =
             even_chunks(self.k, if S::TILES && !one_part { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
@@ -345,14 +406,13 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
             false => VECTOR_GROUP,
         };
         let mut prefetch = Prefetch::new([self.prefetch, MemoryBlock::EMPTY]);
-        if S::TILES && self.cols.len() <= MAX_WINDOW_COLS {
-            // SAFETY: the promises made for this block.
-            unsafe {
-                if let Some(windows) =
-                    self.source.windows::<S>(&self.table.rows[..self.table.len], self.cols.len(), self.a_block)
-                {
-                    return self.multiply_windows::<S>(&windows, &mut prefetch);
-                }
+        // SAFETY: the promises made for this block.
+        unsafe {
+            if S::TILES
+                && self.cols.len() <= MAX_WINDOW_COLS
+                && let Some(positions) = self.find_windows::<S>()
+            {
+                return self.multiply_windows::<S>(positions, &mut prefetch);
             }
         }
         // SAFETY: the promises made for this block.
@@ -379,14 +439,13 @@ impl<P: RowSource> RowBlock<'_, P> {
     /// As for [`group`](Self::group).
     #[inline(always)]
     unsafe fn placed<S: Simd>(&self) -> Option<PlacedRows> {
-        let rows = &self.table.rows[..self.table.len];
-        let first = rows.first()?;
+        let rows = 0..self.table.len;
+        let first = rows.clone().next().map(|row| self.table.row(row))?;
         let row_len = self.source.row_len();
-        let in_place = |row: &Row| self.source.in_place(*row, 0..row_len);
-        let Some(start) = in_place(first).filter(|_| rows.iter().all(|row| in_place(row).is_some())) else {
-            if self.cols.len() > MAX_WINDOW_COLS {
-                return None;
-            }
+        let in_place = |row| self.source.in_place(self.table.row(row), 0..row_len);
+        let are_in_place = self.table.pitch.is_some() || rows.clone().all(|row| in_place(row).is_some());
+        let Some(start) = in_place(0).filter(|_| are_in_place) else {
+            let rows = self.table.listed().filter(|_| self.cols.len() <= MAX_WINDOW_COLS)?;
             // SAFETY: the caller's promises.
             return unsafe { self.source.bordered::<S>(rows, self.a_block) };
         };
@@ -394,11 +453,14 @@ impl<P: RowSource> RowBlock<'_, P> {
             true => (start.as_16().cast::<f32>(), 2),
             false => (start.as_f32()?, 1),
         };
-        let offset = |row: &Row| (row.origin - first.origin) as usize;
-        let pitch = rows.get(1).map_or(0, offset);
-        let is_whole = |row: &Row| offset(row).is_multiple_of(unit);
+        let offset = |row| (self.table.row(row).origin - first.origin) as usize;
+        let pitch = rows.clone().nth(1).map_or(0, offset);
         let is_far = pitch > 0 && (pitch / unit).is_multiple_of(FAR_PITCH);
-        if is_far || !start.is_aligned() || !row_len.is_multiple_of(unit) || !rows.iter().all(is_whole) {
+        let are_whole = match self.table.pitch {
+            Some(pitch) => pitch.is_multiple_of(unit) || rows.len() == 1,
+            None => rows.clone().all(|row| offset(row).is_multiple_of(unit)),
+        };
+        if is_far || !start.is_aligned() || !row_len.is_multiple_of(unit) || !are_whole {
             return None;
         }
         let mut offsets = [0; MAX_ROWS];
@@ -433,7 +495,8 @@ impl<P: RowSource> RowBlock<'_, P> {
         }
         let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
         let whole = match in_place {
-            Some(_) => rows.len() / tiles::TILES_ROWS * tiles::TILES_ROWS,
+            Some(_) if rows.len().is_multiple_of(TILE_STEPS) => rows.len(),
+            Some(_) => rows.len() / TILES_ROWS * TILES_ROWS,
             None => 0,
         };
         let (placed, copied) = (rows.start..rows.start + whole, rows.start + whole..rows.end);
@@ -451,18 +514,35 @@ impl<P: RowSource> RowBlock<'_, P> {
         }
     }
 
-    /// Multiplies rows of A that are windows on images.
+    /// Copies images, if rows of A are windows on them. Then the table has these, and the offsets of the rows of C at as many positions
+    /// as are returned.
+    ///
+    /// # Safety
+    /// As for [`group`](Self::group).
+    #[inline(always)]
+    unsafe fn find_windows<S: Simd>(&mut self) -> Option<usize> {
+        let RowTable { len, pitch: None, rows, c_rows, windows, position_rows } = &mut *self.table else { return None };
+        // SAFETY: the caller's promise.
+        let are_windows = unsafe { self.source.windows::<S>(&rows[..*len], self.cols.len(), self.a_block, windows) };
+        if !are_windows {
+            return None;
+        }
+        let positions = &windows.positions[..*len];
+        let end = positions.last().map_or(0, |last| last + 1);
+        position_rows[..end].fill(NO_ROW);
+        for (&position, &c_row) in positions.iter().zip(&c_rows[..*len]) {
+            position_rows[position] = c_row;
+        }
+        Some(end)
+    }
+
+    /// Multiplies rows of A that are windows on images, at some positions.
     ///
     /// # Safety
     /// As for [`group`](Self::group); the images are there, with room for whole tiles behind them.
     #[inline(always)]
-    unsafe fn multiply_windows<S: Simd>(&self, windows: &Windows, prefetch: &mut Prefetch) {
-        let positions = &windows.positions[..self.table.len];
-        let mut c_rows = [NO_ROW; MAX_POSITIONS];
-        for (&position, &c_row) in positions.iter().zip(self.table.c_rows()) {
-            c_rows[position] = c_row;
-        }
-        let end = positions.last().map_or(0, |last| last + 1);
+    unsafe fn multiply_windows<S: Simd>(&self, positions: usize, prefetch: &mut Prefetch) {
+        let windows = &self.table.windows;
         let depths = even_chunks(self.k, WINDOW_DEPTH, TILE_STEPS);
         for block in 0..depths.count {
             let depth = depths.range(block, self.k);
@@ -472,7 +552,10 @@ impl<P: RowSource> RowBlock<'_, P> {
                 ..OperandRows::packed(self.a_block)
             };
             // SAFETY: the caller's promises.
-            unsafe { self.tile_loop::<S>(a, &c_rows[..end], 0..end, self.cols.clone(), depth, prefetch) };
+            unsafe {
+                let c_rows = &self.table.position_rows[..positions];
+                self.tile_loop::<S>(a, c_rows, 0..positions, self.cols.clone(), depth, prefetch);
+            }
         }
     }
 
@@ -484,18 +567,18 @@ impl<P: RowSource> RowBlock<'_, P> {
         if elements.end > self.source.row_len() || !depth.len().is_multiple_of(TILE_STEPS) {
             return None;
         }
-        let table = &self.table.rows[rows];
-        let [first, second] = [table.first()?, table.get(1)?].map(|row| row.origin);
+        let mut origins = rows.clone().map(|row| self.table.row(row).origin);
+        let [first, second] = [origins.next()?, origins.next()?];
         let stride = second - first;
-        let is_regular = |(i, row): (usize, &Row)| row.origin == first + i as isize * stride;
+        let is_regular = |(i, origin)| origin == second + (i as isize + 1) * stride;
         if stride <= 0
             || stride % 2 != 0
             || !is_good_pitch(stride as usize / 2)
-            || !table.iter().enumerate().all(is_regular)
+            || !(self.table.pitch.is_some() || origins.enumerate().all(is_regular))
         {
             return None;
         }
-        let ends = [table.first()?, table.last()?].map(|&row| self.source.in_place(row, elements.clone()));
+        let ends = [rows.start, rows.end - 1].map(|row| self.source.in_place(self.table.row(row), elements.clone()));
         let [Some(start), Some(_)] = ends else { return None };
         let start = start.as_16().cast::<f32>();
         start.is_aligned().then_some((start, stride as usize / 2))
@@ -507,7 +590,7 @@ impl<P: RowSource> RowBlock<'_, P> {
     /// As for [`group`](Self::group).
     #[inline(always)]
     unsafe fn copy_rows<S: Simd>(&self, rows: Range<usize>, depth: Range<usize>) {
-        for (i, &row) in self.table.rows[rows].iter().enumerate() {
+        for (i, row) in rows.map(|row| self.table.row(row)).enumerate() {
             // SAFETY: the caller's promises.
             unsafe {
                 let line = self.a_block.add(i * ROW_STRIDE);
@@ -633,33 +716,45 @@ impl<P: RowSource> RowProduct<'_, P> {
     /// The source has `m` rows of `k` steps, B is packed for the instruction set, C is valid and unshared.
     pub(crate) unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
         let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
-        let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
         let store = epilogue.and_then(|epilogue| epilogue.as_store());
         let store = store.map(|store| store.from(origin.row * self.ldc, 0));
         let store = store.as_ref();
-        let runs = BlockRuns::new(blocks.count, ctx.pool.threads());
+        // What is stored as it is finished has no room in C that would bound a block.
+        let joined = match store {
+            Some(_) if self.format == PanelFormat::Tiles => joined_blocks(blocks, ctx.pool.threads()),
+            _ => 1,
+        };
+        let units = RowBlocks::new(self.m, joined * blocks.rows);
+        let groups = column_groups(units, self.n, self.format, free_threads(ctx, epilogue));
+        let runs = BlockRuns::new(units.count, ctx.pool.threads());
         ctx.pool.run(runs.count() * groups.count, &|task, worker| {
             let cols = groups.range(task % groups.count, self.n);
-            for (block, next) in runs.blocks(task / groups.count) {
-                let rows = blocks.range(block, self.m);
+            let mut table = RowTable::new();
+            for (unit, next) in runs.blocks(task / groups.count) {
+                let rows = units.range(unit, self.m);
                 let prefetch = next.map_or(MemoryBlock::EMPTY, |next| {
-                    self.source.memory(blocks.range(next, self.m), 0..self.source.row_len())
+                    self.source.memory(units.range(next, self.m), 0..self.source.row_len())
                 });
                 // SAFETY: the caller's promises; tasks have different rows or columns.
-                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };
+                unsafe {
+                    let a_block = scratch.of(worker);
+                    self.block(ctx, worker, rows, cols.clone(), &mut table, a_block, prefetch, store);
+                }
                 let Some(epilogue) = epilogue else { continue };
-                let rows = origin.row + rows.start..origin.row + rows.end;
-                let block = origin.block + block;
-                match store {
-                    None => epilogue.block(worker, block, rows, cols.clone()),
-                    Some(_) => epilogue.stored_block(worker, block, rows, cols.clone()),
+                for block in unit * joined..blocks.count.min((unit + 1) * joined) {
+                    let rows = blocks.range(block, self.m);
+                    let (block, rows) = (origin.block + block, origin.row + rows.start..origin.row + rows.end);
+                    match store {
+                        None => epilogue.block(worker, block, rows, cols.clone()),
+                        Some(_) => epilogue.stored_block(worker, block, rows, cols.clone()),
+                    }
                 }
             }
         });
     }
 
-    /// Computes rows and columns of C on the calling thread.
+    /// Computes rows and columns of C on the calling thread. What was in the table before does not count.
     ///
     /// # Safety
     /// As [`run`](Self::run), and `a_block` has room for a block of A.
@@ -669,24 +764,17 @@ impl<P: RowSource> RowProduct<'_, P> {
         worker: usize,
         rows: Range<usize>,
         cols: Range<usize>,
+        table: &mut RowTable,
         a_block: *mut f32,
         prefetch: MemoryBlock,
         store: Option<&Store>,
     ) {
         let c = self.c.block(worker, rows.start * self.ldc);
-        let mut table = RowTable::new();
-        let mut next = rows.start;
-        while next < rows.end {
-            table.clear();
-            let mut located = self.source.locate(next);
-            for row in next..rows.end.min(next + MAX_ROWS) {
-                table.push(located, row * self.ldc);
-                located = self.source.after(located);
-            }
-            next += MAX_ROWS;
+        for start in rows.clone().step_by(MAX_ROWS) {
+            table.fill(self.source, start..rows.end.min(start + MAX_ROWS), self.ldc);
             let block = RowBlock {
                 source: self.source,
-                table: &table,
+                table,
                 packed: self.packed,
                 k: self.k,
                 cols: cols.clone(),

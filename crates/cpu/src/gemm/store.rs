@@ -78,13 +78,14 @@ impl FinishedRows<'_> {
         self.c_rows.iter().copied().enumerate().filter(|&(_, offset)| offset != NO_ROW)
     }
 
-    /// The place of column `col` of row number `i` with this offset.
+    /// The places of elements of column `col`, by number and offset of their row. Without a branch, as loops over rows ask for it.
     #[inline(always)]
-    fn element(&self, source: Source, i: usize, offset: usize, col: usize) -> *const f32 {
-        match source {
-            Source::Buffer { start, pitch } => start.wrapping_add(i * pitch + col - self.col),
-            Source::Matrix(start) => start.wrapping_add(offset.wrapping_add(col)),
-        }
+    fn elements(&self, source: Source, col: usize) -> impl Fn(usize, usize) -> *const f32 {
+        let (start, pitch, mask) = match source {
+            Source::Buffer { start, pitch } => (start.wrapping_add(col - self.col), pitch, 0),
+            Source::Matrix(start) => (start.wrapping_add(col), 0, usize::MAX),
+        };
+        move |i, offset| start.wrapping_add((i * pitch).wrapping_add(offset & mask))
     }
 }
 
@@ -137,16 +138,22 @@ impl Store {
     /// Called under `S::run_op`.
     #[inline(always)]
     pub(super) unsafe fn prefetch<S: Simd>(&self, c_rows: &[usize], cols: Range<usize>) {
-        for offset in c_rows.iter().filter(|offset| **offset != NO_ROW) {
-            let at = offset.wrapping_add(cols.start);
-            let output = self.output.wrapping_add(at * self.output_type.size());
-            for line in (0..cols.len() * self.output_type.size()).step_by(LINE_BYTES) {
+        // Places and sizes before the loops, which compilers do not take out of them.
+        let (size, output) = (self.output_type.size(), self.output);
+        let len = cols.len() * size;
+        for &offset in c_rows.iter().filter(|offset| **offset != NO_ROW) {
+            let output = output.wrapping_add(offset.wrapping_add(cols.start) * size);
+            for line in (0..len).step_by(LINE_BYTES) {
                 // SAFETY: prefetches take any address.
                 unsafe { S::prefetch_write(output.wrapping_add(line).cast()) };
             }
-            let Some(addend) = self.addend else { continue };
-            let elements = addend.elements.wrapping_add(at * addend.dtype.size());
-            for line in (0..cols.len() * addend.dtype.size()).step_by(LINE_BYTES) {
+        }
+        let Some(Addend { elements, dtype, .. }) = self.addend else { return };
+        let size = dtype.size();
+        let len = cols.len() * size;
+        for &offset in c_rows.iter().filter(|offset| **offset != NO_ROW) {
+            let elements = elements.wrapping_add(offset.wrapping_add(cols.start) * size);
+            for line in (0..len).step_by(LINE_BYTES) {
                 // SAFETY: prefetches take any address.
                 unsafe { S::prefetch(elements.wrapping_add(line).cast()) };
             }
@@ -222,9 +229,10 @@ impl Store {
                 output: output.cast(),
                 ..*self
             };
+            let elements = rows.elements(source, col);
             for (i, offset) in rows.wanted() {
                 let at = offset.wrapping_add(col);
-                sums.copy_from_nonoverlapping(rows.element(source, i, offset, col), len);
+                sums.copy_from_nonoverlapping(elements(i, offset), len);
                 if let Some(own) = self.addend {
                     let size = own.dtype.size();
                     addend.cast::<u8>().copy_from_nonoverlapping(own.elements.add(at * size), len * size);
@@ -253,9 +261,10 @@ impl Store {
             let floor = S::splat(if self.activation == Activation::Relu { 0.0 } else { f32::NEG_INFINITY });
             let bias = vectors::<S, VECTORS>(self.bias, col);
             let addend_bias = vectors::<S, VECTORS>(self.addend.and_then(|addend| addend.bias), col);
+            let elements = rows.elements(source, col);
             for (i, offset) in rows.wanted() {
                 let at = offset.wrapping_add(col);
-                let c = rows.element(source, i, offset, col);
+                let c = elements(i, offset);
                 let mut values = [floor; VECTORS];
                 for (v, value) in values.iter_mut().enumerate() {
                     *value = S::add(S::load(c.add(v * S::LANES)), bias[v]);

@@ -13,6 +13,7 @@ use crate::vector;
 use bessemer_ir::DType;
 use half::bf16;
 use std::ops::Range;
+use std::sync::Mutex;
 
 /// Both formats of products of `bf16`.
 const FORMATS: [PanelFormat; 2] = [PanelFormat::Dot2, PanelFormat::Tiles];
@@ -221,6 +222,91 @@ fn convolutions_in(format: PanelFormat) {
         conv::weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut scratch);
         conv::weight_grad(ctx, &d, &wide_x, &wide_dy, Output::new(&mut expected), &mut scratch);
         assert_close(&dw, &expected, &format!("{format:?} weight gradient {d:?}"));
+    }
+}
+
+/// An epilogue that is left to the product, and the blocks whose first columns it was told of, with their rows.
+struct Told {
+    store: Store,
+    blocks: Mutex<Vec<(usize, Range<usize>)>>,
+}
+
+impl Epilogue for Told {
+    fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>) {
+        panic!("the product stores by itself");
+    }
+
+    fn as_store(&self) -> Option<&Store> {
+        Some(&self.store)
+    }
+
+    fn stored_block(&self, _: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
+        if cols.start == 0 {
+            self.blocks.lock().unwrap().push((block, rows));
+        }
+    }
+}
+
+/// Enough rows that tiles multiply several blocks of them at once: of pixels, and of windows on lines that have most of their pixels in
+/// common, some with more positions between the lines of windows than there is room for. Results are those of single blocks, and epilogues are
+/// told of these.
+#[test]
+fn blocks_that_are_multiplied_at_once_are_told_one_by_one() {
+    for (n, size, channels, kernel, stride) in [
+        (2, [61, 63], [32, 24], 1, 1),
+        (3, [64, 58], [32, 16], 3, 1),
+        (2, [90, 94], [3, 24], 7, 2),
+        (1, [33, 450], [32, 16], 3, 1),
+    ] {
+        let pad = kernel / 2;
+        let out = size.map(|size| (size + 2 * pad - kernel) / stride + 1);
+        let d = ConvDesc {
+            n,
+            h: size[0],
+            w: size[1],
+            c_in: channels[0],
+            kh: kernel,
+            kw: kernel,
+            c_out: channels[1],
+            oh: out[0],
+            ow: out[1],
+            stride: [stride; 2],
+            dilation: [1; 2],
+            pad: [pad; 2],
+        };
+        let (x, _) = elements(n * size[0] * size[1] * d.c_in, 3);
+        let (weights, _) = elements(kernel * kernel * d.c_in * d.c_out, 4);
+        let (x, weights) = (TypedSlice::from(&x[..]), TypedSlice::from(&weights[..]));
+        let rows = n * out[0] * out[1];
+        for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 2)]) {
+            emulated::set_format(PanelFormat::Tiles);
+            let pool = ThreadPool::new(threads);
+            let ctx = Ctx::alone(isa, &pool);
+            let mut sums = vec![f32::NAN; rows * d.c_out];
+            let mut scratch = vec![f32::NAN; conv::forward_scratch_len(&d, threads)];
+            conv::forward(ctx, &d, x, weights, Output::new(&mut sums), &mut scratch, None);
+            let mut stored = vec![f32::NAN; rows * d.c_out];
+            let output = stored.as_mut_ptr().cast();
+            let told = Told {
+                store: Store {
+                    bias: None,
+                    addend: None,
+                    activation: Activation::None,
+                    output,
+                    output_type: DType::F32,
+                },
+                blocks: Mutex::default(),
+            };
+            let mut c = vec![f32::NAN; rows * d.c_out];
+            conv::forward(ctx, &d, x, weights, Output::new(&mut c), &mut scratch, Some(&told));
+            assert_eq!(sums, stored, "{isa} on {threads}: {d:?}");
+            let blocks = conv::forward_row_blocks(&d);
+            assert!(blocks.count / (8 * threads) > 1, "{d:?}: {blocks:?} are too few");
+            let mut told = told.blocks.into_inner().unwrap();
+            told.sort_by_key(|(block, _)| *block);
+            let all: Vec<_> = (0..blocks.count).map(|block| (block, blocks.range(block, rows))).collect();
+            assert_eq!(told, all, "{isa} on {threads}: {d:?}");
+        }
     }
 }
 

@@ -406,7 +406,12 @@ impl<'a> Rows<'a> {
 pub(super) fn regular_pitch(rows: &[usize]) -> Option<usize> {
     let [first, second, ..] = *rows else { return Some(0).filter(|_| rows != [NO_ROW]) };
     let pitch = second.wrapping_sub(first);
-    rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
+    let (mut next, mut is_regular) = (first, first != NO_ROW && second != NO_ROW);
+    for &row in rows {
+        is_regular &= row == next;
+        next = next.wrapping_add(pitch);
+    }
+    is_regular.then_some(pitch)
 }
 
 /// Length of the parts of a range that is cut into `count`, the last ones perhaps shorter.

@@ -154,6 +154,12 @@ struct RowTiles {
 /// Cuts the rows that are wanted into those of products; returns the number of these.
 #[inline(always)]
 fn cut_rows(c_rows: &[usize], blocks: &mut [RowTiles; MAX_POSITIONS / TILE_STEPS]) -> usize {
+    if let pitch @ Some(_) = regular_pitch(c_rows) {
+        for (block, start) in blocks.iter_mut().zip((0..c_rows.len()).step_by(TILES_ROWS)) {
+            *block = RowTiles { start, height: TILES_ROWS.min(c_rows.len() - start), pitch };
+        }
+        return c_rows.len().div_ceil(TILES_ROWS);
+    }
     let mut count = 0;
     let mut start = 0;
     while let Some(skip) = c_rows[start..].iter().position(|&row| row != NO_ROW) {

@@ -7,8 +7,8 @@ use crate::conv::gather::Gather;
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{
     Activation, BlockScratch, Ctx, Destination, Epilogue, Input, LINE, MAX_PANEL, MemoryBlock, Output, RowBlocks,
-    RowProduct, Scratch, SharedMut, Store, TASKS, TypedSlice, Weights, aligned_len, packed_start, panel_width,
-    row_scratch_len,
+    RowProduct, RowTable, Scratch, SharedMut, Store, TASKS, TypedSlice, Weights, aligned_len, packed_start,
+    panel_width, row_scratch_len,
 };
 use crate::simd::{PanelFormat, SimdOp};
 use bessemer_ir::DType;
@@ -177,10 +177,11 @@ impl Chained<'_> {
         ctx.pool.run(runs * groups.count, &|task, worker| {
             let channels = groups.range(task % groups.count, d.c_in);
             let first = task / groups.count * self.cut.run;
+            let mut table = RowTable::new();
             let mut ready = 0..0;
             for block in first..first + self.cut.run {
                 // SAFETY: the caller's promises; tasks have different blocks or channels.
-                unsafe { ready = self.block(ctx, worker, block, channels.clone(), ready) };
+                unsafe { ready = self.block(ctx, worker, block, channels.clone(), &mut table, ready) };
             }
         });
     }
@@ -196,6 +197,7 @@ impl Chained<'_> {
         worker: usize,
         block: usize,
         channels: Range<usize>,
+        table: &mut RowTable,
         ready: Range<usize>,
     ) -> Range<usize> {
         let d = &self.d.depthwise;
@@ -252,7 +254,7 @@ impl Chained<'_> {
         unsafe {
             if !rows.is_empty() {
                 let a_block = self.blocks_of_a.of(worker);
-                product.block(ctx, worker, rows, channels.clone(), a_block, MemoryBlock::EMPTY, Some(&store));
+                product.block(ctx, worker, rows, channels.clone(), table, a_block, MemoryBlock::EMPTY, Some(&store));
             }
             lines.run_on(ctx.isa);
         }
