@@ -163,11 +163,12 @@ pub fn data_grad<'a>(
     let runs = BlockRuns::new(blocks.count, threads);
     ctx.pool.run(runs.count() * groups.count, &|task, worker| {
         let cols = groups.range(task % groups.count, d.c_in);
+        let mut table = RowTable::new();
         for (block, next) in runs.blocks(task / groups.count) {
             let rows = blocks.range(block, d.input_rows());
             let next = next.map(|next| blocks.range(next, d.input_rows()));
             // SAFETY: extents were checked above; tasks have different rows or columns of dx.
-            unsafe { gradient.block(worker, rows.clone(), next, cols.clone(), scratch.of(worker)) };
+            unsafe { gradient.block(worker, rows.clone(), next, cols.clone(), &mut table, scratch.of(worker)) };
             if let Some(epilogue) = epilogue {
                 epilogue.block(worker, block, rows, cols.clone());
             }
@@ -223,17 +224,18 @@ impl DataGrad<'_> {
     /// Computes rows and columns of dx on the calling thread, and asks for the memory of the `next` rows.
     ///
     /// # Safety
-    /// All memory is valid, the rows and columns are this task's, `a_block` has room for a block of A.
+    /// All memory is valid, the rows and columns are this task's, `a_block` has room for a block of A. What was in the table before does
+    /// not count.
     unsafe fn block(
         &self,
         worker: usize,
         rows: Range<usize>,
         next: Option<Range<usize>>,
         cols: Range<usize>,
+        table: &mut RowTable,
         a_block: *mut f32,
     ) {
         let dx = self.dx.block(worker, rows.start * self.d.c_in);
-        let mut table = RowTable::new();
         for phase in phases(self.d) {
             let source = phase.gather(self.d, self.dy);
             // Rows of the only phase are those of dx.
@@ -246,7 +248,7 @@ impl DataGrad<'_> {
             if source.pitch().is_some() && self.d.stride == [1, 1] {
                 for start in rows.clone().step_by(MAX_ROWS) {
                     table.fill(&source, start..rows.end.min(start + MAX_ROWS), self.d.c_in);
-                    flush(&mut table);
+                    flush(table);
                 }
                 continue;
             }
@@ -257,13 +259,13 @@ impl DataGrad<'_> {
                     table.push(row, pixel * self.d.c_in);
                     row = source.after(row);
                     if table.is_full() {
-                        flush(&mut table);
+                        flush(table);
                         table.clear();
                     }
                 }
             });
             if !table.is_empty() {
-                flush(&mut table);
+                flush(table);
             }
         }
     }

@@ -142,6 +142,12 @@ impl Gather {
         ImageRun { rows: count, lines: (rows[count - 1].y - rows[0].y) as usize + 1 }
     }
 
+    /// Whether rows inside the image are its pixels, as they are: of one tap.
+    #[inline(always)]
+    fn takes_pixels(&self) -> bool {
+        self.row_len() == self.channels && self.affine.is_none()
+    }
+
     /// Whether lines are padded.
     #[inline(always)]
     fn has_padded_lines(&self) -> bool {
@@ -315,9 +321,7 @@ impl Gather {
 impl RowSource for Gather {
     #[inline(always)]
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr> {
-        // One tap, inside the image: a pixel.
-        let is_pixel = self.row_len() == self.channels && self.affine.is_none();
-        let inside = is_pixel && self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
+        let inside = self.takes_pixels() && self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
         inside.then(|| self.src.offset(row.origin).add(range.start))
     }
 
@@ -372,10 +376,8 @@ impl RowSource for Gather {
 
     #[inline(always)]
     fn pitch(&self) -> Option<usize> {
-        // One tap at each pixel of the images.
         let is_whole = |axis: &Axis| axis.step == 1 && axis.base == 0 && axis.grid == axis.size;
-        let is_pixel = self.row_len() == self.channels && self.affine.is_none();
-        (is_pixel && is_whole(&self.y) && is_whole(&self.x)).then_some(self.channels)
+        (self.takes_pixels() && is_whole(&self.y) && is_whole(&self.x)).then_some(self.channels)
     }
 
     #[inline(always)]

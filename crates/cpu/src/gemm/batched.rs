@@ -1,6 +1,6 @@
 //! Batches of small matrices: a task is a whole product.
 
-use super::blocking::TASKS;
+use super::blocking::{BlockRuns, TASKS};
 use super::memory::{Destination, Scratch, aligned_len};
 use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, PanelSteps, packed_len};
@@ -62,21 +62,25 @@ pub(crate) unsafe fn run(
     } else {
         let packed = scratch.take(threads * packed_len(desc.k, desc.n));
         let workers = BlockScratch::new(scratch, threads);
-        ctx.pool.run(desc.batch, &|item, worker| {
-            // SAFETY: the caller's promises; tasks have different matrices C, workers different scratch.
-            unsafe {
-                let (a, b, c) = operands.item(desc, item);
-                let packed = packed.add(worker * packed_len(desc.k, desc.n));
-                let matrix = &desc.b_matrix(b);
-                let steps = PanelSteps::whole(format.steps(desc.k));
-                let pack = PackTask { matrix, depth: 0..steps.len, dst: packed, steps };
-                pack.run_product_on(ctx.isa, format);
-                let rows = desc.a_rows(a);
-                let product = desc.row_product(&rows, packed.0, format, c);
-                let (table, a_block) = (&mut RowTable::new(), workers.of(worker));
-                product.block(ctx, worker, 0..desc.m, 0..desc.n, table, a_block, MemoryBlock::EMPTY, None);
+        let runs = BlockRuns::new(desc.batch, threads);
+        ctx.pool.run(runs.count(), &|task, worker| {
+            let mut table = RowTable::new();
+            for (item, _) in runs.blocks(task) {
+                // SAFETY: the caller's promises; tasks have different matrices C, workers different scratch.
+                unsafe {
+                    let (a, b, c) = operands.item(desc, item);
+                    let packed = packed.add(worker * packed_len(desc.k, desc.n));
+                    let matrix = &desc.b_matrix(b);
+                    let steps = PanelSteps::whole(format.steps(desc.k));
+                    let pack = PackTask { matrix, depth: 0..steps.len, dst: packed, steps };
+                    pack.run_product_on(ctx.isa, format);
+                    let rows = desc.a_rows(a);
+                    let product = desc.row_product(&rows, packed.0, format, c);
+                    let a_block = workers.of(worker);
+                    product.block(ctx, worker, 0..desc.m, 0..desc.n, &mut table, a_block, MemoryBlock::EMPTY, None);
+                }
+                finish(worker, item);
             }
-            finish(worker, item);
         });
     }
 }

@@ -1,6 +1,7 @@
 //! Products of `bf16` pairs, in vectors and in tiles: emulated on the portable instruction set, beside `f32` products of the same
 //! elements, and bit for bit what the instructions of this processor compute.
 
+use super::blocking::joined_blocks;
 use super::{
     Activation, Addend, Ctx, Epilogue, GemmDesc, Output, Store, TypedSlice, Weights, gemm, pack_b, packed_b_len,
     scratch_len,
@@ -76,8 +77,17 @@ fn matrix_products_in(format: PanelFormat) {
     }
 }
 
-/// An epilogue that is left to the product.
-struct Left(Store);
+/// An epilogue that is left to the product, and the blocks of which the product stored the first columns, with their rows.
+struct Left {
+    store: Store,
+    stored: Mutex<Vec<(usize, Range<usize>)>>,
+}
+
+impl Left {
+    fn new(store: Store) -> Left {
+        Left { store, stored: Mutex::default() }
+    }
+}
 
 impl Epilogue for Left {
     fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>) {
@@ -85,7 +95,13 @@ impl Epilogue for Left {
     }
 
     fn as_store(&self) -> Option<&Store> {
-        Some(&self.0)
+        Some(&self.store)
+    }
+
+    fn stored_block(&self, _: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
+        if cols.start == 0 {
+            self.stored.lock().unwrap().push((block, rows));
+        }
     }
 }
 
@@ -144,7 +160,15 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3]) {
             output_type: if has(4) { DType::Bf16 } else { DType::F32 },
         };
         let mut sums = vec![f32::NAN; m * n];
-        gemm(ctx, &desc, &a[..], TypedSlice::from(&b[..]), Output::new(&mut sums), &mut scratch, Some(&Left(store)));
+        gemm(
+            ctx,
+            &desc,
+            &a[..],
+            TypedSlice::from(&b[..]),
+            Output::new(&mut sums),
+            &mut scratch,
+            Some(&Left::new(store)),
+        );
         for (i, want) in finished.enumerate() {
             let (got, want) =
                 if has(4) { (narrow[i].to_f32(), bf16::from_f32(want).to_f32()) } else { (wide[i], want) };
@@ -154,6 +178,25 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3]) {
                 "{isa} {m} x {n} x {k}, form {form}, {activation:?}: element {i} is {got}, not {want}"
             );
         }
+    }
+}
+
+/// A convolution with a kernel, a stride and a padding that are the same along both axes.
+fn square(n: usize, size: [usize; 2], channels: [usize; 2], [kernel, stride, pad]: [usize; 3]) -> ConvDesc {
+    let out = size.map(|size| (size + 2 * pad - kernel) / stride + 1);
+    ConvDesc {
+        n,
+        h: size[0],
+        w: size[1],
+        c_in: channels[0],
+        kh: kernel,
+        kw: kernel,
+        c_out: channels[1],
+        oh: out[0],
+        ow: out[1],
+        stride: [stride; 2],
+        dilation: [1; 2],
+        pad: [pad; 2],
     }
 }
 
@@ -183,23 +226,8 @@ fn convolutions_in(format: PanelFormat) {
         ([8, 33], 3, 1, 1),
         ([4, 7], 5, 2, 0),
     ] {
-        let (h, w) = (11, 9);
-        let out = |size: usize| (size + 2 * pad - kernel) / stride + 1;
-        let d = ConvDesc {
-            n: 2,
-            h,
-            w,
-            c_in: channels[0],
-            kh: kernel,
-            kw: kernel,
-            c_out: channels[1],
-            oh: out(h),
-            ow: out(w),
-            stride: [stride; 2],
-            dilation: [1; 2],
-            pad: [pad; 2],
-        };
-        let (x, wide_x) = elements(d.n * h * w * d.c_in, 3);
+        let d = square(2, [11, 9], channels, [kernel, stride, pad]);
+        let (x, wide_x) = elements(d.n * d.h * d.w * d.c_in, 3);
         let (weights, wide_weights) = elements(kernel * kernel * d.c_in * d.c_out, 4);
         let (dy, wide_dy) = elements(d.n * d.oh * d.ow * d.c_out, 5);
         let (x, weights, dy) = (TypedSlice::from(&x[..]), TypedSlice::from(&weights[..]), TypedSlice::from(&dy[..]));
@@ -225,59 +253,22 @@ fn convolutions_in(format: PanelFormat) {
     }
 }
 
-/// An epilogue that is left to the product, and the blocks whose first columns it was told of, with their rows.
-struct Told {
-    store: Store,
-    blocks: Mutex<Vec<(usize, Range<usize>)>>,
-}
-
-impl Epilogue for Told {
-    fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>) {
-        panic!("the product stores by itself");
-    }
-
-    fn as_store(&self) -> Option<&Store> {
-        Some(&self.store)
-    }
-
-    fn stored_block(&self, _: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
-        if cols.start == 0 {
-            self.blocks.lock().unwrap().push((block, rows));
-        }
-    }
-}
-
 /// Enough rows that tiles multiply several blocks of them at once: of pixels, and of windows on lines that have most of their pixels in
-/// common, some with more positions between the lines of windows than there is room for. Results are those of single blocks, and epilogues are
-/// told of these.
+/// common, some with more positions between the lines of windows than there is room for. Results are those of single blocks, and epilogues get
+/// these.
 #[test]
-fn blocks_that_are_multiplied_at_once_are_told_one_by_one() {
+fn blocks_that_are_multiplied_at_once_come_one_by_one() {
     for (n, size, channels, kernel, stride) in [
         (2, [61, 63], [32, 24], 1, 1),
         (3, [64, 58], [32, 16], 3, 1),
         (2, [90, 94], [3, 24], 7, 2),
         (1, [33, 450], [32, 16], 3, 1),
     ] {
-        let pad = kernel / 2;
-        let out = size.map(|size| (size + 2 * pad - kernel) / stride + 1);
-        let d = ConvDesc {
-            n,
-            h: size[0],
-            w: size[1],
-            c_in: channels[0],
-            kh: kernel,
-            kw: kernel,
-            c_out: channels[1],
-            oh: out[0],
-            ow: out[1],
-            stride: [stride; 2],
-            dilation: [1; 2],
-            pad: [pad; 2],
-        };
+        let d = square(n, size, channels, [kernel, stride, kernel / 2]);
         let (x, _) = elements(n * size[0] * size[1] * d.c_in, 3);
         let (weights, _) = elements(kernel * kernel * d.c_in * d.c_out, 4);
         let (x, weights) = (TypedSlice::from(&x[..]), TypedSlice::from(&weights[..]));
-        let rows = n * out[0] * out[1];
+        let rows = n * d.oh * d.ow;
         for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 2)]) {
             emulated::set_format(PanelFormat::Tiles);
             let pool = ThreadPool::new(threads);
@@ -287,25 +278,22 @@ fn blocks_that_are_multiplied_at_once_are_told_one_by_one() {
             conv::forward(ctx, &d, x, weights, Output::new(&mut sums), &mut scratch, None);
             let mut stored = vec![f32::NAN; rows * d.c_out];
             let output = stored.as_mut_ptr().cast();
-            let told = Told {
-                store: Store {
-                    bias: None,
-                    addend: None,
-                    activation: Activation::None,
-                    output,
-                    output_type: DType::F32,
-                },
-                blocks: Mutex::default(),
-            };
+            let left = Left::new(Store {
+                bias: None,
+                addend: None,
+                activation: Activation::None,
+                output,
+                output_type: DType::F32,
+            });
             let mut c = vec![f32::NAN; rows * d.c_out];
-            conv::forward(ctx, &d, x, weights, Output::new(&mut c), &mut scratch, Some(&told));
+            conv::forward(ctx, &d, x, weights, Output::new(&mut c), &mut scratch, Some(&left));
             assert_eq!(sums, stored, "{isa} on {threads}: {d:?}");
             let blocks = conv::forward_row_blocks(&d);
-            assert!(blocks.count / (8 * threads) > 1, "{d:?}: {blocks:?} are too few");
-            let mut told = told.blocks.into_inner().unwrap();
-            told.sort_by_key(|(block, _)| *block);
+            assert!(joined_blocks(blocks, threads) > 1, "{d:?}: {blocks:?} are too few");
+            let mut one_by_one = left.stored.into_inner().unwrap();
+            one_by_one.sort_by_key(|(block, _)| *block);
             let all: Vec<_> = (0..blocks.count).map(|block| (block, blocks.range(block, rows))).collect();
-            assert_eq!(told, all, "{isa} on {threads}: {d:?}");
+            assert_eq!(one_by_one, all, "{isa} on {threads}: {d:?}");
         }
     }
 }
