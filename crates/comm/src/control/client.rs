@@ -207,11 +207,7 @@ impl Control {
     /// has not begun it.
     pub fn stuck(&self, progress: Progress, waited: Duration) -> CommError {
         self.send(&FromRank::Stuck { progress, seconds: waited.as_secs() }, &[]);
-        self.end_of_job()
-    }
-
-    /// The failure that rank 0 has been told of, as it tells all ranks.
-    fn end_of_job(&self) -> CommError {
+        // Rank 0 tells all ranks of it.
         let mut inner = self.shared.lock();
         let begun = Instant::now();
         while inner.failure.is_none() && begun.elapsed() < GOODBYE {
@@ -257,8 +253,10 @@ impl Control {
         *next += 1;
         self.send(&FromRank::Give { number, to_all }, bytes);
         let begun = Instant::now();
+        let mut complained = None;
         let mut inner = self.shared.lock();
         loop {
+            // The answer may come while rank 0 is told that it has not.
             if let Some((lengths, payload)) = inner.gathered.remove(&number) {
                 return split(&lengths, &payload);
             }
@@ -266,10 +264,13 @@ impl Control {
                 return Err(error.clone());
             }
             let waited = begun.elapsed();
-            if limit.is_some_and(|limit| waited >= limit) {
-                drop(inner);
-                self.send(&FromRank::Unanswered { number, seconds: waited.as_secs() }, &[]);
-                return Err(self.end_of_job());
+            match complained {
+                None if limit.is_some_and(|limit| waited >= limit) => {
+                    self.send(&FromRank::Unanswered { number, seconds: waited.as_secs() }, &[]);
+                    complained = Some(Instant::now());
+                }
+                Some(since) if since.elapsed() >= GOODBYE => return Err(CommError::Cancelled),
+                _ => {}
             }
             inner = self.shared.wait(inner);
         }
@@ -458,3 +459,6 @@ fn split(lengths: &[usize], payload: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
     }
     Ok(parts)
 }
+
+#[cfg(test)]
+mod tests;
