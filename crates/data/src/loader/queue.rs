@@ -213,28 +213,34 @@ impl<S: Samples + ?Sized> Queue<S> {
     }
 
     fn load_guarded(&self, index: usize, draw: SampleKey, sample: &mut S::Sample) -> Result<(), DataError> {
-        let load = AssertUnwindSafe(|| self.samples.load_sample(index, draw, sample));
-        catch_unwind(load).unwrap_or_else(|payload| {
-            let index = self.samples.index_in_set(index);
-            Err(DataError::Panicked { index, message: panic_message(&*payload) })
-        })
+        guarded(self.samples.index_in_set(index), || self.samples.load_sample(index, draw, sample))
     }
 
     fn store(&self, job: &Job, result: Result<Vec<SkippedSample>, DataError>, sample: &S::Sample) {
         let (place, filling) = (job.place, &mut *lock(&job.batch.filling));
-        match result {
-            Ok(skipped) => {
-                let feeds = filling.feeds.as_mut().expect("a batch is taken when it is finished");
+        let stored = result.and_then(|skipped| {
+            let asked = || self.samples.index_in_set(job.index);
+            let loaded = skipped.first().map_or_else(asked, |skipped| skipped.replaced_by);
+            let feeds = filling.feeds.as_mut().expect("a batch is taken when it is finished");
+            guarded(loaded, || {
                 self.samples.write(sample, &mut feeds.row(&self.fields, place));
-                filling.skipped.extend(skipped.into_iter().map(|skipped| (place, skipped)));
-            }
-            Err(error) => {
-                if filling.error.as_ref().is_none_or(|&(foremost, _)| place < foremost) {
-                    filling.error = Some((place, error));
-                }
-            }
+                Ok(())
+            })?;
+            filling.skipped.extend(skipped.into_iter().map(|skipped| (place, skipped)));
+            Ok(())
+        });
+        if let Err(error) = stored
+            && filling.error.as_ref().is_none_or(|&(foremost, _)| place < foremost)
+        {
+            filling.error = Some((place, error));
         }
     }
+}
+
+/// Works on a sample, numbered as in the data set; a panic becomes an error.
+fn guarded(index: usize, work: impl FnOnce() -> Result<(), DataError>) -> Result<(), DataError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|payload| Err(DataError::Panicked { index, message: panic_message(&*payload) }))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::feeds::{Field, Row};
 use crate::{Dataset, Label, Philox, SamplerOptions, Scratch, Share};
 
 /// Samples of one byte-like value: the index, mixed with a random number; some indices are bad.
@@ -240,6 +241,42 @@ fn a_panic_is_reported_and_not_waited_for() {
     let mut loader = train(dataset, 8, LoaderOptions::new(2, 0, 1));
     let error = loader.next_batch().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "sample 2: loading it panicked: sample 2 is broken");
+}
+
+/// Samples that load, and of which one cannot be written into a batch.
+struct Unwritable;
+
+impl Samples for Unwritable {
+    type Sample = usize;
+
+    fn empty_sample(&self) -> usize {
+        0
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::i32("ids", 1)]
+    }
+
+    fn load_sample(&self, index: usize, _: SampleKey, sample: &mut usize) -> Result<(), DataError> {
+        *sample = index;
+        Ok(())
+    }
+
+    fn write(&self, sample: &usize, row: &mut Row<'_>) {
+        assert_ne!(*sample, 5, "it does not fit");
+        row.i32("ids")[0] = *sample as i32;
+    }
+}
+
+#[test]
+fn a_panic_while_writing_is_reported_and_not_waited_for() {
+    for workers in [1, 3] {
+        let sampler = Sampler::new(8, SamplerOptions::eval(4)).unwrap();
+        let mut loader = Loader::new(Arc::new(Unwritable), sampler, LoaderOptions::new(workers, 0, 1)).unwrap();
+        assert_eq!(loader.next_batch().unwrap().unwrap().feeds.i32("ids"), [0, 1, 2, 3]);
+        let error = loader.next_batch().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("sample 5: loading it panicked") && error.contains("it does not fit"), "{error}");
+    }
 }
 
 #[test]
