@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A folder named `step-*` is always whole: it is written under another name, synced, then renamed. Names that begin
-//! with a dot are work in progress and are removed by the next [`CheckpointStore::open`].
+//! with a dot are work in progress and are removed by the next [`CheckpointStore::open`], but for a `.replaced-step-*`
+//! whose successor is not in place: that one becomes `step-*` again.
 
 mod choice;
 mod disk;

@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 const STEP_PREFIX: &str = "step-";
 const LATEST: &str = "latest";
 const BEST: &str = "best";
+/// Begins the name of a checkpoint that is being removed; some of its files may be gone.
+const REMOVING: &str = ".removing-";
+/// Begins the name of a whole checkpoint that gives way to a new one of the same step.
+const REPLACED: &str = ".replaced-";
 
 /// The `checkpoints/` folder of a run. One process writes to it at a time.
 #[derive(Clone, Debug)]
@@ -44,14 +48,16 @@ pub struct Loaded {
 }
 
 impl CheckpointStore {
-    /// Opens or creates the folder and removes what killed writers left in it. `keep` (at least 1) is how many of the
-    /// newest checkpoints survive a save; the best one always does.
+    /// Opens or creates the folder, puts back a checkpoint that a killed writer was about to replace, and removes what else
+    /// killed writers left in the folder. `keep` (at least 1) is how many of the newest checkpoints survive a save; the best
+    /// one always does.
     ///
     /// # Errors
     /// A folder that cannot be created, listed or cleaned.
     pub fn open(folder: impl Into<PathBuf>, keep: usize) -> Result<Self, CheckpointError> {
         let store = Self { folder: folder.into(), keep: keep.max(1) };
         fs::create_dir_all(&store.folder).map_err(|source| CheckpointError::writing(&store.folder, source))?;
+        store.restore_replaced()?;
         store.remove_leftovers()?;
         Ok(store)
     }
@@ -102,19 +108,27 @@ impl CheckpointStore {
     /// # Errors
     /// A folder that cannot be listed.
     pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
-        let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_of(name)).collect();
+        let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_or_replaced(name)).collect();
         steps.sort_unstable();
+        steps.dedup();
         Ok(steps)
     }
 
-    /// The folder of the checkpoint of a step, whether it is there or not.
+    /// The folder of the checkpoint of a step, whether it is there or not; until the next [`open`](Self::open) that is the
+    /// one of a checkpoint that was moved aside, where its successor is not in place.
     pub(super) fn path_of(&self, step: u64) -> PathBuf {
-        self.folder.join(step_name(step))
+        let (path, replaced) = (self.folder.join(step_name(step)), self.replaced(step));
+        if !path.exists() && replaced.exists() { replaced } else { path }
+    }
+
+    /// Where the checkpoint of a step is moved to before another one takes its place.
+    fn replaced(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("{REPLACED}{}", step_name(step)))
     }
 
     /// The step of a checkpoint's folder, by its name.
     pub(super) fn step_in(path: &Path) -> Option<u64> {
-        step_of(path.file_name()?.to_str()?)
+        step_or_replaced(path.file_name()?.to_str()?)
     }
 
     pub(super) fn save_on(
@@ -129,7 +143,10 @@ impl CheckpointStore {
             let _ = fs::remove_dir_all(&beside);
         })?;
         let path = self.folder.join(&name);
-        self.move_into_place(disk, &beside, &path).map_err(|source| CheckpointError::writing(&path, source))?;
+        self.move_into_place(disk, &beside, &path).map_err(|source| {
+            let _ = fs::remove_dir_all(&beside);
+            CheckpointError::writing(&path, source)
+        })?;
         if best {
             self.point(disk, BEST, &name)?;
         }
@@ -171,17 +188,20 @@ impl CheckpointStore {
     }
 
     /// Renames a finished folder to its name. A folder of that name (from a run that went back to an earlier step) is
-    /// moved aside first and removed after.
+    /// moved aside first and removed after; it comes back if the finished one cannot be renamed.
     fn move_into_place(&self, disk: &dyn Disk, beside: &Path, path: &Path) -> io::Result<()> {
-        let replaced = if path.exists() { Some(self.move_aside(disk, path)?) } else { None };
-        disk.rename(beside, path)?;
+        let replaced = if path.exists() { Some(self.move_aside(disk, path, REPLACED)?) } else { None };
+        disk.rename(beside, path).inspect_err(|_| {
+            // If this fails too, the next `open` does it.
+            let _ = replaced.as_ref().map(|old| disk.rename(old, path));
+        })?;
         disk.sync_folder(&self.folder)?;
         replaced.map_or(Ok(()), |old| disk.remove_folder(&old))
     }
 
-    fn move_aside(&self, disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
+    fn move_aside(&self, disk: &dyn Disk, path: &Path, prefix: &str) -> io::Result<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let aside = self.folder.join(format!(".removing-{name}"));
+        let aside = self.folder.join(format!("{prefix}{name}"));
         if aside.exists() {
             fs::remove_dir_all(&aside)?;
         }
@@ -195,8 +215,7 @@ impl CheckpointStore {
 
     fn pointed(&self, pointer: &str) -> Option<PathBuf> {
         let text = fs::read_to_string(self.folder.join(pointer)).ok()?;
-        let name = text.strip_suffix('\n')?;
-        step_of(name).map(|_| self.folder.join(name))
+        Some(self.path_of(step_of(text.strip_suffix('\n')?)?))
     }
 
     /// Removes all but the newest `keep`, the latest and the best.
@@ -207,7 +226,7 @@ impl CheckpointStore {
             if kept.iter().flatten().any(|other| *other == path) {
                 continue;
             }
-            self.move_aside(disk, &path)
+            self.move_aside(disk, &path, REMOVING)
                 .and_then(|aside| disk.remove_folder(&aside))
                 .map_err(|source| CheckpointError::Io { path, source })?;
         }
@@ -222,6 +241,19 @@ impl CheckpointStore {
         steps.extend(latest.filter(|latest| !steps.contains(latest)));
         steps.sort_by_key(|step| (latest.is_some_and(|latest| *step > latest), Reverse(*step)));
         Ok(steps.into_iter().map(|step| self.path_of(step)).collect())
+    }
+
+    /// Puts back the checkpoints that were moved aside and have no successor. They are whole: none is removed before its
+    /// successor is in place.
+    fn restore_replaced(&self) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            let Some(step) = name.strip_prefix(REPLACED).and_then(step_of) else { continue };
+            let path = self.folder.join(step_name(step));
+            if !path.exists() {
+                fs::rename(self.replaced(step), &path).map_err(|source| CheckpointError::writing(&path, source))?;
+            }
+        }
+        Ok(())
     }
 
     fn remove_leftovers(&self) -> Result<(), CheckpointError> {
@@ -326,4 +358,9 @@ fn step_name(step: u64) -> String {
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
     (step_name(step) == name).then_some(step)
+}
+
+/// The step of a checkpoint's folder, moved aside or not.
+fn step_or_replaced(name: &str) -> Option<u64> {
+    step_of(name.strip_prefix(REPLACED).unwrap_or(name))
 }

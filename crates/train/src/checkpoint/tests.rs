@@ -207,25 +207,74 @@ fn a_kill_at_any_moment_leaves_a_whole_checkpoint() {
 
 #[test]
 fn a_kill_while_replacing_a_step_leaves_a_whole_checkpoint() {
-    let work = TempDir::new().unwrap();
-    let folder = work.path().join("checkpoints");
-    let store = CheckpointStore::open(&folder, 2).unwrap();
-    store.save(&checkpoint(10), false).unwrap();
-    store.save(&checkpoint(20), false).unwrap();
-    let images = Rc::new(Cell::new(0));
-    let check = {
-        let images = Rc::clone(&images);
-        move || {
-            images.set(images.get() + 1);
-            let image = work.path().join(format!("image-{}", images.get()));
-            copy_tree(&folder, &image);
-            let loaded = CheckpointStore::open(&image, 2).unwrap().load_latest().unwrap().unwrap();
-            let step = loaded.checkpoint.state.step;
-            assert!(step == 20 && loaded.damaged.is_empty() || step == 10 && loaded.damaged.len() == 1);
+    for keep in [1, 2] {
+        let work = TempDir::new().unwrap();
+        let folder = work.path().join("checkpoints");
+        let store = CheckpointStore::open(&folder, keep).unwrap();
+        store.save(&checkpoint(10), false).unwrap();
+        store.save(&checkpoint(20), false).unwrap();
+        let mut again = checkpoint(20);
+        again.state.epoch = 7;
+        let images = Rc::new(Cell::new(0));
+        let check = {
+            let (images, again, root) = (Rc::clone(&images), sorted(again.clone()), work.path().to_owned());
+            let folder = folder.clone();
+            move || {
+                images.set(images.get() + 1);
+                let image = root.join(format!("image-{}", images.get()));
+                copy_tree(&folder, &image);
+                let is_whole = |store: &CheckpointStore| {
+                    let loaded = load(store);
+                    assert!(loaded == sorted(checkpoint(20)) || loaded == again, "step {}", loaded.state.step);
+                    assert_eq!(store.steps().unwrap().last(), Some(&20));
+                };
+                is_whole(&CheckpointStore::for_reading(image.clone()));
+                let restarted = CheckpointStore::open(&image, keep).unwrap();
+                assert_eq!(hidden_names(&image), [""; 0]);
+                is_whole(&restarted);
+            }
+        };
+        store.save_on(&watched(check, usize::MAX), &again, false).unwrap();
+        assert!(images.get() > 20);
+        assert_eq!(load(&store), sorted(again));
+    }
+}
+
+/// Fails where a finished checkpoint is renamed to its name.
+struct NoRenameIntoPlace;
+
+impl Disk for NoRenameIntoPlace {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
+        RealDisk.create(path)
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match from.file_name().unwrap().to_string_lossy().starts_with(".writing-") {
+            true => Err(ErrorKind::PermissionDenied.into()),
+            false => RealDisk.rename(from, to),
         }
-    };
-    store.save_on(&watched(check, usize::MAX), &checkpoint(20), false).unwrap();
-    assert!(images.get() > 20);
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_folder(path)
+    }
+}
+
+#[test]
+fn a_step_that_cannot_be_replaced_stays() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 1).unwrap();
+    store.save(&checkpoint(20), false).unwrap();
+    let mut again = checkpoint(20);
+    again.state.epoch = 7;
+    let error = store.save_on(&NoRenameIntoPlace, &again, false).unwrap_err();
+    assert!(matches!(error, CheckpointError::NotWritable { .. }), "{error}");
+    assert_eq!(load(&store), sorted(checkpoint(20)));
+    assert_eq!(hidden_names(run.path()), [""; 0]);
 }
 
 #[test]
