@@ -173,7 +173,7 @@ impl CocoRecords {
         let sha256 = hex(&Sha256::digest(&encoded));
         let format = info.format.name();
         let (file_name, has_masks) = (name.to_owned(), self.masks);
-        let example = ImageExample { id, size: [height, width], file_name, encoded, objects, has_masks };
+        let example = ImageExample { id: Some(id), size: [height, width], file_name, encoded, objects, has_masks };
         shard.add(&example.encode(format, sha256))
     }
 

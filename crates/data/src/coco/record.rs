@@ -17,7 +17,8 @@ const MASK: &str = "image/object/mask";
 /// An image with its objects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ImageExample {
-    pub id: i64,
+    /// `None` where the record has an empty one.
+    pub id: Option<i64>,
     /// Height and width in pixels.
     pub size: [u32; 2],
     pub file_name: String,
@@ -51,7 +52,7 @@ impl ImageExample {
             (HEIGHT, Kind::integers(vec![height.into()])),
             (WIDTH, Kind::integers(vec![width.into()])),
             (FILE_NAME, Kind::text(file_name)),
-            (SOURCE_ID, Kind::text(id.to_string())),
+            (SOURCE_ID, Kind::text(id.map_or_else(String::new, |id| id.to_string()))),
             (SHA256, Kind::text(sha256)),
             (FORMAT, Kind::text(format)),
             (LABEL, per_object(&|object| object.category_id)),
@@ -89,7 +90,8 @@ impl ImageExample {
         let mut side = |name| Ok(features.number(name, 1..=crate::MAX_SIDE.into())? as u32);
         let [height, width] = [side(HEIGHT)?, side(WIDTH)?];
         let id = text(&mut features, SOURCE_ID)?;
-        let id = id.parse().map_err(|_| flaw(format!("`{SOURCE_ID}` is `{id}`"), "the id of an image"))?;
+        let parsed = if id.is_empty() { Ok(None) } else { id.parse().map(Some) };
+        let id = parsed.map_err(|_| flaw(format!("`{SOURCE_ID}` is `{id}`"), "the id of an image"))?;
         let file_name = if features.has(FILE_NAME) { text(&mut features, FILE_NAME)? } else { String::new() };
         let encoded = features.single(ENCODED)?;
         let labels = features.ints(&[LABEL])?;
@@ -154,7 +156,7 @@ mod tests {
         };
         let objects = vec![object(4.0, false), object(8.0, true)];
         ImageExample {
-            id: 42,
+            id: Some(42),
             size: [16, 32],
             file_name: "a.jpg".into(),
             encoded: vec![9; 5],
@@ -179,6 +181,12 @@ mod tests {
         assert_eq!(ImageExample::decode(&example().encode("jpeg", "ab".into())).unwrap(), example());
         let none = ImageExample { objects: Vec::new(), has_masks: false, ..example() };
         assert_eq!(ImageExample::decode(&none.clone().encode("jpeg", String::new())).unwrap(), none);
+    }
+
+    #[test]
+    fn an_id_may_be_empty() {
+        let empty = Some(Kind::text(String::new()));
+        assert_eq!(ImageExample::decode(&changed(SOURCE_ID, empty)).unwrap(), ImageExample { id: None, ..example() });
     }
 
     #[test]

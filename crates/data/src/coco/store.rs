@@ -1,6 +1,6 @@
 //! Images and annotations of both forms of a COCO data set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
@@ -275,6 +275,8 @@ pub(super) fn file_sizes(
 /// An image of a record, without its file.
 struct Scanned {
     place: [u32; 2],
+    /// That of the record, or one made from the image file.
+    id: i64,
     example: ImageExample,
 }
 
@@ -292,13 +294,14 @@ fn open_records(
     if scanned.is_empty() {
         return Err(DataError::layout(first, "no record in any shard", "at least one image"));
     }
-    scanned.sort_by_key(|image| image.example.id);
+    separate_made_ids(&mut scanned);
+    scanned.sort_by_key(|image| image.id);
     let error = |image: &Scanned, problem: String, expected: &str| {
         let (shard, record) = (&shards[image.place[0] as usize], image.place[1] as usize);
         DataError::content(shard.path(), shard.place(record), problem, expected)
     };
-    if let Some([_, second]) = scanned.array_windows().find(|[a, b]| a.example.id == b.example.id) {
-        let problem = format!("a second record of the image with id {}", second.example.id);
+    if let Some([_, second]) = scanned.array_windows().find(|[a, b]| a.id == b.id) {
+        let problem = format!("a second record of the image with id {}", second.id);
         return Err(error(second, problem, "one record for each image"));
     }
     let (path, categories) = match (annotations, numbering) {
@@ -322,7 +325,7 @@ fn open_records(
             Ok(Annotated { name: format!("object {annotation}"), annotation, class, bbox, is_crowd })
         };
         let objects = image.example.objects.iter().enumerate().map(annotated).collect::<Result<_, DataError>>()?;
-        images.push(ListedImage { id: image.example.id, size: image.example.size, objects });
+        images.push(ListedImage { id: image.id, size: image.example.size, objects });
     }
     let hash = shards.iter().fold(Sha256::new(), |hasher, shard| hasher.chain_update(shard.hash())).finalize();
     let places = scanned.iter().map(|image| image.place).collect();
@@ -339,11 +342,32 @@ fn scan(shard: &RecordFile, number: usize, masks: bool) -> Result<Vec<Scanned>, 
             let expected = "records with image/object/mask (`data prepare coco --masks`)";
             return Err(DataError::content(shard.path(), shard.place(record), problem, expected));
         }
+        let id = example.id.unwrap_or_else(|| made_id(&example.encoded));
         example.encoded = Vec::new();
         example.objects.iter_mut().for_each(|object| object.mask = Vec::new());
-        Ok(Scanned { place: [number as u32, record as u32], example })
+        Ok(Scanned { place: [number as u32, record as u32], id, example })
     };
     (0..shard.len()).map(scan).collect()
+}
+
+/// Number of ids from 1 that data sets can have.
+const IDS: i64 = i32::MAX as i64;
+
+/// An id from 1 to [`IDS`] for an image without one: by the first 8 bytes of the SHA-256 of its file.
+fn made_id(encoded: &[u8]) -> i64 {
+    let hash = Sha256::digest(encoded);
+    let start = hash.first_chunk().expect("a hash has 32 bytes");
+    (u64::from_be_bytes(*start) % IDS as u64) as i64 + 1
+}
+
+/// Where a made id is taken, by a record or by a made id before it, the next free one takes its place.
+fn separate_made_ids(scanned: &mut [Scanned]) {
+    let mut taken: BTreeSet<i64> = scanned.iter().filter_map(|image| image.example.id).collect();
+    for image in scanned.iter_mut().filter(|image| image.example.id.is_none()) {
+        while !taken.insert(image.id) {
+            image.id = image.id % IDS + 1;
+        }
+    }
 }
 
 fn read_example(shard: &RecordFile, record: usize) -> Result<ImageExample, DataError> {
@@ -359,4 +383,54 @@ fn categories_of(scanned: &[Scanned]) -> Vec<Category> {
         names.entry(object.category_id).or_insert(&object.category);
     }
     names.into_iter().map(|(id, name)| Category { id, name: name.to_owned() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record_shards::ShardWriter;
+
+    /// A record with an object.
+    fn example(id: Option<i64>, encoded: &[u8]) -> ImageExample {
+        let object = ExampleObject { bbox: [1.0, 1.0, 4.0, 4.0], category_id: 3, ..ExampleObject::default() };
+        ImageExample { id, size: [8, 8], encoded: encoded.to_vec(), objects: vec![object], ..ImageExample::default() }
+    }
+
+    /// Ids of the images and their places, in shards of these records.
+    fn opened(shards: &[&[ImageExample]]) -> Vec<(i64, [u32; 2])> {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |(number, records): (usize, &&[ImageExample])| {
+            let path = folder.path().join(number.to_string());
+            let mut shard = ShardWriter::create(path.clone()).unwrap();
+            records.iter().for_each(|record| shard.add(&record.clone().encode("jpeg", String::new())).unwrap());
+            shard.finish().unwrap();
+            path
+        };
+        let paths: Vec<PathBuf> = shards.iter().enumerate().map(write).collect();
+        let listed = open_records(&paths, None, CategoryIds::Raw, false, 1).unwrap();
+        let ImageStore::Records { places, .. } = listed.store else { panic!("they are records") };
+        listed.images.iter().map(|image| image.id).zip(places).collect()
+    }
+
+    #[test]
+    fn records_without_an_id_get_one_from_their_file() {
+        // sha256sum of `a` begins with ca978112ca1bbdca, that of `b` with 3e23e8160039594a.
+        let ids = [0xca97_8112_ca1b_bdca_u64, 0x3e23_e816_0039_594a].map(|hash| (hash % 0x7fff_ffff) as i64 + 1);
+        let of = |name: &[u8]| example(None, name);
+        let mut expected = vec![(ids[0], [0, 0]), (ids[1], [0, 1]), (7, [1, 0])];
+        expected.sort_unstable();
+        assert_eq!(opened(&[&[of(b"a"), of(b"b")], &[example(Some(7), b"c")]]), expected);
+        assert_eq!(opened(&[&[of(b"b")]])[0].0, ids[1], "whatever else there is");
+
+        let twice = opened(&[&[of(b"a"), of(b"a")], &[example(Some(ids[0] + 1), b"c")]]);
+        assert_eq!(twice, [(ids[0], [0, 0]), (ids[0] + 1, [1, 0]), (ids[0] + 2, [0, 1])]);
+    }
+
+    #[test]
+    fn made_ids_wrap_around() {
+        let scanned = |id, made| Scanned { place: [0, 0], id: made, example: example(id, &[]) };
+        let mut all = [scanned(Some(IDS), IDS), scanned(None, IDS), scanned(None, IDS)];
+        separate_made_ids(&mut all);
+        assert_eq!(all.map(|image| image.id), [IDS, 1, 2]);
+    }
 }

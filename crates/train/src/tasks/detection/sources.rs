@@ -139,7 +139,7 @@ pub(super) fn evaluation_set(
                 CocoSource::Records { annotations, .. } => annotations.as_ref(),
             };
             let truths = match annotations {
-                Some(annotations) => Truths::Annotated(Arc::new(Instances::open(annotations)?)),
+                Some(annotations) => truths_of(&*opened.set, Instances::open(annotations)?),
                 None => Truths::OfSet,
             };
             (opened, truths)
@@ -147,6 +147,13 @@ pub(super) fn evaluation_set(
     };
     check_classes(source, &*opened.set, settings)?;
     Ok(Some((opened, truths)))
+}
+
+/// The annotations; or what the set itself has, where its images are not among those of the annotations because their
+/// records have no ids.
+fn truths_of(set: &ImagesWithObjects, annotations: Instances) -> Truths {
+    let is_annotated = |index| annotations.image_number(i64::from(set.image(index).0)).is_some();
+    if (0..set.len()).all(is_annotated) { Truths::Annotated(Arc::new(annotations)) } else { Truths::OfSet }
 }
 
 /// The images of COCO's `annotations/image_info_PART.json` in a folder, of which nothing is known but their categories.
@@ -200,5 +207,38 @@ fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &Detect
             let allowed = format!("{source} has {wanted} classes: at least {}{and} are needed", needed + background);
             Err(TrainError::setting("model.num_classes", settings.classes + background, allowed))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_data::FileFormat;
+    use bessemer_data::detection::Framing;
+    use bessemer_data::shapes::CocoFolder;
+
+    #[test]
+    fn annotations_without_the_images_of_a_set_are_not_its_truth() {
+        let folder = tempfile::tempdir().unwrap();
+        let drawn = CocoFolder { seed: 1, train: 1, val: 2, width: 32, height: 32, format: FileFormat::Png };
+        drawn.write(folder.path()).unwrap();
+        let options = CocoOptions {
+            framing: Framing::fit([32, 32]),
+            category_ids: CategoryIds::Raw,
+            exif: bessemer_data::Exif::Ignore,
+            masks: false,
+            threads: 1,
+        };
+        let set = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &options).unwrap();
+        let path = folder.path().join("annotations/instances_val2017.json");
+        assert!(matches!(truths_of(&set, Instances::open(&path).unwrap()), Truths::Annotated(_)));
+
+        let mut others: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for (list, id) in [("images", "id"), ("annotations", "image_id")] {
+            let ids = others[list].as_array_mut().unwrap().iter_mut().map(|entry| &mut entry[id]);
+            ids.for_each(|id| *id = (id.as_i64().unwrap() + 1000).into());
+        }
+        std::fs::write(&path, others.to_string()).unwrap();
+        assert!(matches!(truths_of(&set, Instances::open(&path).unwrap()), Truths::OfSet));
     }
 }
