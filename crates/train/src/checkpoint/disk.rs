@@ -57,6 +57,14 @@ pub(crate) fn publish_file(
     publish(&RealDisk, path, write)
 }
 
+/// Makes `content` that of the file at `path`, which is left alone if it has it already.
+pub(crate) fn publish_content(path: &Path, content: &[u8]) -> Result<(), CheckpointError> {
+    match fs::read(path) {
+        Ok(present) if present == content => Ok(()),
+        _ => publish_file(path, |sink| sink.write_all(content)),
+    }
+}
+
 /// Replaces the file at `path` by what `write` produces, or leaves it as it was.
 pub(super) fn publish(
     disk: &dyn Disk,

@@ -29,7 +29,7 @@ mod weights;
 mod tests;
 
 pub use choice::{CheckpointChoice, ChoiceReason, ChosenCheckpoint, find_checkpoint};
-pub(crate) use disk::publish_file;
+pub(crate) use disk::{publish_content, publish_file};
 pub use error::{CheckpointError, Damage};
 pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
 pub use safetensors::Dtype;

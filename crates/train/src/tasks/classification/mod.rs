@@ -21,7 +21,7 @@ pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
 use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
-use crate::checkpoint::NamedTensor;
+use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -38,7 +38,6 @@ use classifier::{classes_of, is_of_last_layer};
 use recipe::ClassifierRecipe;
 use score::Accuracy;
 use sources::{CIFAR_IMAGES, training_sampler};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -124,9 +123,8 @@ impl Task for Classification {
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let path = run.join(CLASSES_FILE);
         let text = self.set.class_names().join("\n") + "\n";
-        fs::write(&path, text).map_err(TrainError::io(&path, "write the names of the classes"))
+        Ok(publish_content(&run.join(CLASSES_FILE), text.as_bytes())?)
     }
 
     fn warnings(&self) -> Vec<String> {

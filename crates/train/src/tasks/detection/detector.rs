@@ -1,7 +1,7 @@
 //! Trained detectors as they are on disk, with what is needed to use them.
 
 use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
-use crate::checkpoint::NamedTensor;
+use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::Recipe;
@@ -26,9 +26,8 @@ pub(super) struct ClassCategory {
 
 /// Writes the classes of a data set to the folder of a run.
 pub(super) fn write_categories(run: &Path, categories: &[ClassCategory]) -> Result<(), TrainError> {
-    let path = run.join(CATEGORIES_FILE);
-    let text = serde_json::to_string_pretty(categories).expect("categories have string keys");
-    fs::write(&path, text + "\n").map_err(TrainError::io(&path, "write the categories"))
+    let text = serde_json::to_string_pretty(categories).expect("categories have string keys") + "\n";
+    Ok(publish_content(&run.join(CATEGORIES_FILE), text.as_bytes())?)
 }
 
 /// The classes in the folder of a run, or in one that its weights lie in.

@@ -14,7 +14,7 @@ pub use infer::{Answered, AskOptions, Reader};
 
 use super::loaded::{AsLoaded, Loaded};
 use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
-use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
+use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, publish_content};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -31,7 +31,6 @@ use model::Answering;
 use recipe::{QuestionRecipe, SquadFields};
 use score::SquadMetrics;
 use sources::{Files, Questions};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -200,9 +199,8 @@ impl Task for Squad {
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let path = run.join(VOCABULARY_FILE);
         let text = self.tokenizer.vocabulary().tokens().join("\n") + "\n";
-        fs::write(&path, text).map_err(TrainError::io(&path, "write the vocabulary"))
+        Ok(publish_content(&run.join(VOCABULARY_FILE), text.as_bytes())?)
     }
 
     fn warnings(&self) -> Vec<String> {

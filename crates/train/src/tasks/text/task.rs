@@ -1,6 +1,7 @@
 //! The task of a family of models that is pre-trained on text.
 
 use super::{Part, TextFields, TextSource, VocabularyFields, WordBias};
+use crate::checkpoint::publish_content;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::RunShape;
@@ -170,9 +171,14 @@ impl<F: TextNetworks> Task for TextTask<F> {
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
         let Some((vocabulary, _)) = &self.vocabulary else { return Ok(()) };
-        let path = run.join(VOCABULARY_FILE);
-        fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
+        copy_vocabulary(vocabulary, run)
     }
+}
+
+/// Copies a vocabulary into a run, if it does not lie there.
+fn copy_vocabulary(vocabulary: &Path, run: &Path) -> Result<(), TrainError> {
+    let text = fs::read(vocabulary).map_err(TrainError::io(vocabulary, "read the vocabulary"))?;
+    Ok(publish_content(&run.join(VOCABULARY_FILE), &text)?)
 }
 
 /// Logarithms of the frequencies of `vocab_size` tokens, each counted once more than it comes; those past the counts never come.
@@ -226,6 +232,28 @@ impl<F: TextNetworks> Evaluation for HeldOut<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vocabulary_is_copied_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let (given, run) = (folder.path().join("given.txt"), folder.path().join("run"));
+        fs::create_dir(&run).unwrap();
+        let copy = run.join(VOCABULARY_FILE);
+        fs::write(&given, "a\nb\n").unwrap();
+        copy_vocabulary(&given, &run).unwrap();
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "a\nb\n");
+        copy_vocabulary(&copy, &run).unwrap();
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "a\nb\n", "a copy of itself");
+
+        // What is replaced keeps its content to the end.
+        let mut old = fs::File::open(&copy).unwrap();
+        fs::write(&given, "c\n").unwrap();
+        copy_vocabulary(&given, &run).unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut old, &mut text).unwrap();
+        assert_eq!((text.as_str(), fs::read_to_string(&copy).unwrap().as_str()), ("a\nb\n", "c\n"));
+        assert_eq!(fs::read_dir(&run).unwrap().count(), 1);
+    }
 
     #[test]
     fn frequencies_are_those_of_a_distribution() {
