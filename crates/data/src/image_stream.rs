@@ -37,6 +37,11 @@ impl<R: BufRead> ImageStream<R> {
         Self { input, name: name.to_owned(), exif, number: 0, file: Vec::new() }
     }
 
+    /// What errors call the stream.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
     /// Reads the next picture, as [`Image::decode_oriented`] makes it; `None` at the end of the stream.
     ///
     /// # Errors

@@ -197,6 +197,52 @@ fn pictures_are_turned_before_objects_are_detected() {
     assert!(error.contains("the number of labels is 2") && error.ends_with("has 10 classes"), "{error}");
 }
 
+#[test]
+fn no_picture_is_overwritten() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
+    let path = |name: &str| folder.path().join(name);
+    let scene = fs::read(data.join("val2017/000000000001.jpg")).unwrap();
+    ["photos", "others"].iter().for_each(|name| fs::create_dir(path(name)).unwrap());
+    let inputs = ["photos/dog.jpg", "photos/1.jpg", "others/1.jpg", "photos/cat.bmp"].map(path);
+    inputs.iter().for_each(|input| fs::write(input, &scene).unwrap());
+    let predict = |inputs: &[std::path::PathBuf], out: &str| {
+        let asked = PredictOptions { top_k: Some(1), out: Some(path(out)), ..PredictOptions::default() };
+        let mut predictor = registry::find(MODEL).unwrap().family().predictor(MODEL, &run, &asked).unwrap();
+        let inputs: Vec<String> = inputs.iter().map(|input| input.display().to_string()).collect();
+        predictor.predict(&inputs, &|_, _| ())
+    };
+    let names = |folder: &str| {
+        let names = fs::read_dir(path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<std::collections::BTreeSet<String>>()
+    };
+    assert!(predict(&inputs, "out").unwrap().iter().all(Result::is_ok));
+    let expected = ["1-2.jpg", "1.jpg", "cat.jpg", "dog.jpg", "results.json"];
+    assert!(names("out").iter().eq(expected.iter()), "{:?}", names("out"));
+    let ids: Vec<i64> =
+        json(&path("out/results.json")).iter().map(|result| result["image_id"].as_i64().unwrap()).collect();
+    assert_eq!(ids, [2, 1, 3, 4]);
+
+    let error = predict(&inputs, "photos").expect_err("inputs are refused");
+    let text = error.to_string();
+    assert!(text.contains("photos/dog.jpg would be overwritten; name another folder"), "{text}");
+    assert_eq!(error.kind().exit_code(), 2);
+    assert!(inputs.iter().all(|input| fs::read(input).unwrap() == scene) && !names("photos").contains("results.json"));
+    assert!(predict(&inputs[3..], "photos").unwrap()[0].is_ok(), "nothing there has the name cat.jpg");
+    assert!(predict(&[path("out/results.json")], "out").is_err());
+    assert_eq!(json(&path("out/results.json")).len(), 4);
+
+    let film = path("out/frame-000001.jpg");
+    fs::write(&film, &scene).unwrap();
+    let family = registry::find(MODEL).unwrap().family();
+    let mut annotator = family.annotator(MODEL, &run, &PredictOptions::default()).unwrap().unwrap();
+    let frames = ImageStream::new(&scene[..], &film, Exif::Apply);
+    let output = FrameOutput::Folder(path("out"));
+    let error = annotate_frames(&mut *annotator, frames, output, &StopSignal::new(), &mut |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("could be overwritten") && error.kind().exit_code() == 2, "{error}");
+    assert!(fs::read(film).unwrap() == scene);
+}
+
 /// Takes as many bytes as it has room for.
 struct Reader {
     taken: Vec<u8>,

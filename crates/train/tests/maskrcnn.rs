@@ -131,6 +131,15 @@ fn a_detector_with_masks_is_trained_resumed_evaluated_and_asked() {
     assert_eq!((picture.width, picture.height), (128, 96));
     assert!(picture.pixels.iter().all(|value| [0, 255].contains(value)), "black and white");
     assert!(pictures[0].file_name().unwrap().to_str().unwrap().starts_with("000000000001-000-"));
+
+    // A picture that has the name of a mask of another one.
+    let first = cut_out.join("000000000001.png");
+    fs::copy(data.join("val2017/000000000001.png"), &first).unwrap();
+    let (inputs, before) =
+        ([&first, &pictures[0]].map(|path| path.display().to_string()), fs::read(&pictures[0]).unwrap());
+    let error = predictor.predict(&inputs, &|_, _| ()).unwrap().remove(0).unwrap_err();
+    assert!(error.to_string().contains("would be overwritten") && error.kind().exit_code() == 2, "{error}");
+    assert!(fs::read(&pictures[0]).unwrap() == before);
 }
 
 /// Scenes in COCO's layout, of which those behind the third are higher than wide.

@@ -59,11 +59,13 @@ pub(crate) struct Options {
     /// Leave out objects with a lower score, 0 to 1 [default: 0.4, but results.json has all]
     #[arg(long, value_name = "SCORE", help_heading = "Output")]
     pub score: Option<f64>,
-    /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder; with --frames also
-    /// `-`: pictures alone, as JPEGs one after another, to standard output
+    /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder: PNGs as PNG, all others
+    /// as JPEG; 1.jpg, and 1-2.jpg for a second input of that name; never in place of an input. With --frames also `-`: pictures alone, as
+    /// JPEGs one after another, to standard output
     #[arg(long, value_name = "DIR|-", help_heading = "Output")]
     pub out: Option<PathBuf>,
-    /// For detectors with masks: write `NAME-NNN-CLASS.png` for each object, white where it is, to this folder
+    /// For detectors with masks: write `NAME-NNN-CLASS.png` for each object, white where it is, to this folder; NAME is that of the
+    /// input, `NAME-2` and so on for further inputs of that name
     #[arg(long, value_name = "DIR", conflicts_with = "frames", help_heading = "Output")]
     pub masks: Option<PathBuf>,
     /// Print JSON instead of text

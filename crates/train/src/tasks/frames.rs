@@ -9,6 +9,10 @@ use std::fs;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// Names of drawn pictures, around their numbers.
+const FRAME_PREFIX: &str = "frame-";
+const FRAME_ENDING: &str = ".jpg";
+
 /// A model that draws what it sees.
 pub trait Annotator {
     /// What is in an image; `name` and `id` are those of the image in results.
@@ -44,7 +48,7 @@ pub enum FrameOutput<'a> {
 ///
 /// # Errors
 /// A picture that is truncated or damaged, after those before it were written; a stream without any; an output that cannot be
-/// written.
+/// written; the file of the stream, if it has a name that is written.
 pub fn annotate_frames(
     annotator: &mut dyn Annotator,
     mut frames: ImageStream<impl BufRead>,
@@ -52,13 +56,16 @@ pub fn annotate_frames(
     stop: &StopSignal,
     each: &mut dyn FnMut(&Prediction) -> io::Result<()>,
 ) -> Result<u64, TrainError> {
+    if let FrameOutput::Folder(folder) = &output {
+        check_names(folder, frames.name())?;
+    }
     let mut output = Opened::new(output)?;
     let mut next = || {
         let mut count = 0;
         while !stop.is_raised()
             && let Some(image) = frames.next_image()?
         {
-            let file = format!("frame-{:06}.jpg", count + 1);
+            let file = format!("{FRAME_PREFIX}{:06}{FRAME_ENDING}", count + 1);
             let annotated = annotator.annotate(&image, &file, count as i64 + 1)?;
             let written = output.write(&annotated, &file)?.and_then(|()| each(&annotated.prediction));
             match written {
@@ -72,6 +79,19 @@ pub fn annotate_frames(
     let count = next();
     output.finish()?;
     count
+}
+
+/// # Errors
+/// A stream that is a file of this folder with a name that is written.
+fn check_names(folder: &Path, stream: &Path) -> Result<(), TrainError> {
+    let (Ok(file), Ok(real)) = (fs::canonicalize(stream), fs::canonicalize(folder)) else { return Ok(()) };
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_written = name == RESULTS_FILE || name.starts_with(FRAME_PREFIX) && name.ends_with(FRAME_ENDING);
+    if file.parent() != Some(&real) || !is_written {
+        return Ok(());
+    }
+    let allowed = format!("the input {} could be overwritten; name another folder", stream.display());
+    Err(TrainError::setting("the folder of pictures", folder.display(), allowed))
 }
 
 /// An output that is written to.

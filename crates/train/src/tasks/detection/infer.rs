@@ -2,13 +2,12 @@
 
 use super::detector::{ClassCategory, Detector};
 use super::drawing::{LabelledObject, drawn};
+use super::outputs::{NamedPicture, Originals};
 use super::score::{Found, SeenImage, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::frames::{Annotated, Annotator};
-use crate::tasks::infer::{
-    self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell,
-};
+use crate::tasks::infer::{self, DRAWN_SCORE, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell};
 use crate::tasks::pictures::picture_files;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
@@ -132,6 +131,9 @@ pub(super) fn with_objects(image: &Image, objects: &[DetectedObject]) -> Image {
     drawn(image, &objects.iter().map(labelled).collect::<Vec<_>>())
 }
 
+const PICTURES: &str = "the folder of pictures";
+const MASKS: &str = "the folder of masks";
+
 /// Detects objects in images.
 pub(super) struct ObjectPredictor {
     network: Network,
@@ -154,7 +156,7 @@ impl ObjectPredictor {
     pub(super) fn of_files(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
         if let Some(folder) = options.masks.as_ref().filter(|_| !detector.settings.has_masks()) {
             let name = &detector.recipe.model.name;
-            return Err(TrainError::setting("the folder of masks", folder.display(), format!("{name} gives no masks")));
+            return Err(TrainError::setting(MASKS, folder.display(), format!("{name} gives no masks")));
         }
         for folder in [&options.out, &options.masks].into_iter().flatten() {
             fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of pictures"))?;
@@ -205,26 +207,47 @@ impl ObjectPredictor {
         objects
     }
 
-    /// Writes `NAME-NNN-CLASS.png` for each object of the picture `path`: white where it is, black elsewhere.
-    fn write_masks(&self, path: &Path, objects: &[DetectedObject]) -> Result<(), TrainError> {
+    /// # Errors
+    /// A picture that would be overwritten by what is drawn, or by the file of results.
+    fn check_names<'a>(
+        &self,
+        pictures: impl Iterator<Item = &'a NamedPicture>,
+        originals: &Originals,
+    ) -> Result<(), TrainError> {
+        let Some(out) = &self.out else { return Ok(()) };
+        originals.check(PICTURES, out, RESULTS_FILE)?;
+        pictures.map(|picture| picture.file().0).try_for_each(|name| originals.check(PICTURES, out, &name))
+    }
+
+    /// Writes `NAME-NNN-CLASS.png` for each object of a picture: white where it is, black elsewhere.
+    fn write_masks(
+        &self,
+        picture: &NamedPicture,
+        objects: &[DetectedObject],
+        originals: &Originals,
+    ) -> Result<(), TrainError> {
         let Some(folder) = &self.masks else { return Ok(()) };
-        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
         for (number, object) in objects.iter().enumerate() {
             let Some(mask) = &object.mask else { continue };
             let pixels = mask.decode().into_iter().flat_map(|pixel| [255 * pixel; 3]).collect();
-            let picture = Image { width: mask.width() as usize, height: mask.height() as usize, pixels };
-            let name = object.name.replace(|c: char| !c.is_alphanumeric(), "-");
-            picture.write(&folder.join(format!("{stem}-{number:03}-{name}.png")), FileFormat::Png)?;
+            let mask = Image { width: mask.width() as usize, height: mask.height() as usize, pixels };
+            let class = object.name.replace(|c: char| !c.is_alphanumeric(), "-");
+            let name = format!("{}-{number:03}-{class}.png", picture.stem);
+            originals.check(MASKS, folder, &name)?;
+            mask.write(&folder.join(name), FileFormat::Png)?;
         }
         Ok(())
     }
 
-    /// Writes the picture with its objects, in the format of the file it comes from.
-    fn write_picture(&self, path: &Path, image: &Image, objects: &[DetectedObject]) -> Result<(), TrainError> {
+    /// Writes the picture with its objects.
+    fn write_picture(
+        &self,
+        picture: &NamedPicture,
+        image: &Image,
+        objects: &[DetectedObject],
+    ) -> Result<(), TrainError> {
         let Some(out) = &self.out else { return Ok(()) };
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
-        let format = if is_png { FileFormat::Png } else { FileFormat::Jpeg(JPEG_QUALITY) };
+        let (name, format) = picture.file();
         Ok(with_objects(image, objects).write(&out.join(name), format)?)
     }
 }
@@ -242,12 +265,6 @@ fn records(objects: &[DetectedObject], image_id: i64, file: &str) -> impl Iterat
             score,
         })
     })
-}
-
-/// The id of an image: its name if that is a number, or else its number among the inputs.
-fn image_id(path: &Path, number: usize) -> i64 {
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<i64>().ok());
-    stem.unwrap_or(number as i64 + 1)
 }
 
 impl Shown for DetectedObjects {
@@ -283,37 +300,38 @@ impl Predictor for ObjectPredictor {
         inputs: &[String],
         notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let mut paths = picture_files(inputs).into_iter();
-        let all = paths.len();
+        let pictures = NamedPicture::all(picture_files(inputs));
+        let originals = Originals::of(pictures.iter().flatten());
+        self.check_names(pictures.iter().flatten(), &originals)?;
+        let all = pictures.len();
+        let mut pictures = pictures.into_iter();
         let mut results: EachInput<DetectedObjects> = Vec::with_capacity(all);
         let file = self.out.as_ref().map(|out| out.join(RESULTS_FILE));
         let mut written = file.as_deref().map(ResultsWriter::create).transpose()?;
-        let mut good = 0;
         while results.len() < all {
-            let batch: EachInput<(PathBuf, Image)> = paths
+            let batch: EachInput<(NamedPicture, Image)> = pictures
                 .by_ref()
                 .take(BATCH)
-                .map(|path| {
-                    let path = path?;
-                    let image = Image::read_oriented(&path, self.exif)?;
-                    Ok((path, image))
+                .map(|picture| {
+                    let picture = picture?;
+                    let image = Image::read_oriented(&picture.path, self.exif)?;
+                    Ok((picture, image))
                 })
                 .collect();
             let images: Vec<&Image> = batch.iter().flatten().map(|(_, image)| image).collect();
             let found = if images.is_empty() { Vec::new() } else { self.detect(&images)? };
             let mut found = found.into_iter();
             for read in batch {
-                results.push(read.and_then(|(path, image)| {
+                results.push(read.and_then(|(picture, image)| {
                     let objects = found.next().expect("objects for each image");
                     if let Some(written) = &mut written {
-                        let (id, file) = (image_id(&path, good), path.display().to_string());
-                        records(&objects, id, &file).try_for_each(|record| written.write(&record))?;
+                        let file = picture.path.display().to_string();
+                        records(&objects, picture.id, &file).try_for_each(|record| written.write(&record))?;
                     }
-                    good += 1;
                     let objects = self.shown(objects);
-                    self.write_picture(&path, &image, &objects)?;
-                    self.write_masks(&path, &objects)?;
-                    Ok(DetectedObjects { path, objects })
+                    self.write_picture(&picture, &image, &objects)?;
+                    self.write_masks(&picture, &objects, &originals)?;
+                    Ok(DetectedObjects { path: picture.path, objects })
                 }));
             }
             notify(results.len(), all);

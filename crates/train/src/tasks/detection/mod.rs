@@ -7,6 +7,7 @@ mod family;
 mod infer;
 mod kind;
 pub mod maskrcnn;
+mod outputs;
 mod pictures;
 mod recipe;
 mod samples;
