@@ -162,7 +162,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || error.is::<SheetError>()
         || error.is::<ModelError>()
         || error.downcast_ref().is_some_and(CommError::is_usage)
-        || error.is::<DataError>()
+        || error.downcast_ref().is_some_and(DataError::is_usage)
         || matches!(
             error.downcast_ref(),
             Some(MeasureError::Model(_) | MeasureError::Zero { .. } | MeasureError::Indivisible { .. })
@@ -244,6 +244,19 @@ mod tests {
             "error: the following required arguments were not provided:\n  <MODEL>\n\nUsage: x <MODEL>\n\nFor more";
         let expected = "error: the following required arguments were not provided: <MODEL>; see --help";
         assert_eq!(command_line(rendered), expected);
+    }
+
+    #[test]
+    fn reading_is_told_from_writing() {
+        let (path, action) = (std::path::PathBuf::from("file"), "use the file");
+        let source = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let writing = || DataError::Write { path: path.clone(), action, source: source() };
+        let reading = || DataError::Io { path: path.clone(), action, source: source() };
+        let codes = |error: DataError, same: DataError, again: DataError| {
+            [error.into(), TrainError::from(same).into(), FetchError::from(again).into()].map(|error| exit_code(&error))
+        };
+        assert_eq!(codes(writing(), writing(), writing()), [1; 3]);
+        assert_eq!(codes(reading(), reading(), reading()), [2; 3]);
     }
 
     #[test]

@@ -269,4 +269,5 @@ fn folders_that_cannot_be_written() {
     run(&format!("{TRAIN} --steps 1 --out file")).fails(2, &["file: is not a folder"]);
     run("bench infer resnet20-cifar --out file/results.jsonl").fails(1, &["file/results.jsonl"]);
     run("quickstart --out file/runs --quiet").fails(1, &["file/runs"]);
+    run("data shapes --out file/shapes").fails(1, &["file/shapes: cannot create the folder"]);
 }

@@ -330,7 +330,7 @@ impl BinaryOfFolder {
         };
         let written = [write(Split::Train, &train)?, write(Split::Val, &val)?];
         let classes = self.out.join(CLASSES);
-        fs::write(&classes, names).map_err(DataError::io(&classes, "write the file"))?;
+        fs::write(&classes, names).map_err(DataError::writing(&classes, "write the file"))?;
         unfinished.keep();
         Ok(written)
     }
@@ -343,7 +343,7 @@ impl BinaryOfFolder {
         record: &(dyn Fn(usize) -> Result<(u32, Vec<u8>), DataError> + Sync),
     ) -> Result<WrittenBinary, DataError> {
         let path = self.out.join(file_name(split));
-        let failed = || DataError::io(&path, "write the file");
+        let failed = || DataError::writing(&path, "write the file");
         let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(failed())?);
         file.write_all(&[0; HEADER_BYTES]).map_err(failed())?;
         let images = header.records as usize;

@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The system refused an operation on a file or folder.
+    /// The system refused to read a file or folder.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io { path: PathBuf, action: &'static str, source: io::Error },
+
+    /// A file or folder could not be made, written, renamed or removed.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Write { path: PathBuf, action: &'static str, source: io::Error },
 
     /// A file or folder is not what the data set's layout asks for.
     #[error("{}: {problem}; expected {expected}", path.display())]
@@ -66,8 +70,25 @@ impl fmt::Display for FilePosition {
 }
 
 impl DataError {
+    /// Whether the data or the settings are to blame, and not the disk, a stop or a defect of this program.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Write { .. } | Self::Stopped { .. } | Self::Panicked { .. } => false,
+            Self::NothingReadable { last, .. } => last.is_usage(),
+            Self::Io { .. } | Self::Layout { .. } | Self::Content { .. } | Self::Image { .. } | Self::Option { .. } => {
+                true
+            }
+        }
+    }
+
+    /// Of reading.
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), action, source }
+    }
+
+    /// Of making, writing, renaming and removing.
+    pub(crate) fn writing(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Write { path: path.to_owned(), action, source }
     }
 
     pub(crate) fn layout(path: &Path, problem: impl Into<String>, expected: impl Into<String>) -> Self {
@@ -109,4 +130,44 @@ pub enum DecodeError {
 
 fn at(offset: Option<u64>) -> String {
     offset.map(|offset| format!(" near byte {offset}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coco::ResultsWriter;
+    use crate::record_shards::ShardWriter;
+    use crate::squad::Predictions;
+    use crate::text::Vocabulary;
+    use crate::{FileFormat, Image};
+
+    /// Whether the error of this result is one of usage.
+    fn is_usage<T>(result: Result<T, DataError>) -> bool {
+        result.map(|_| ()).expect_err("it is refused").is_usage()
+    }
+
+    #[test]
+    fn failures_to_write_are_no_usage() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, missing) = (folder.path().join("file"), folder.path().join("missing/file"));
+        std::fs::write(&file, "").unwrap();
+        assert!(is_usage(Image::read(&missing)) && is_usage(Vocabulary::open(&missing)));
+        assert!(is_usage(Image::read(&file)), "a damaged picture");
+
+        assert!(!is_usage(Image::filled(1, 1, [0; 3]).write(&missing, FileFormat::Png)));
+        assert!(!is_usage(ResultsWriter::create(&missing)));
+        assert!(!is_usage(ShardWriter::create(missing)));
+        assert!(!is_usage(Predictions { questions: Vec::new() }.write(&file)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_no_usage() {
+        let full = Path::new("/dev/full");
+        assert!(!is_usage(ResultsWriter::create(full).unwrap().finish()));
+        assert!(!is_usage(ShardWriter::create(full.to_owned()).and_then(|mut shard| {
+            shard.add(&[0; 10])?;
+            shard.finish()
+        })));
+    }
 }

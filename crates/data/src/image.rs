@@ -98,12 +98,13 @@ impl Image {
 
     /// Writes the picture to a file.
     pub fn write(&self, path: &Path, format: FileFormat) -> Result<(), DataError> {
-        fs::write(path, self.encode(path, format)?).map_err(DataError::io(path, "write the picture"))
+        fs::write(path, self.encode(path, format)?).map_err(DataError::writing(path, "write the picture"))
     }
 
     /// The content of a file of the picture; `path` is named in errors.
     pub fn encode(&self, path: &Path, format: FileFormat) -> Result<Vec<u8>, DataError> {
-        self.encoded(format).map_err(|error| DataError::io(path, "encode the picture")(std::io::Error::other(error)))
+        self.encoded(format)
+            .map_err(|error| DataError::writing(path, "encode the picture")(std::io::Error::other(error)))
     }
 
     fn encoded(&self, format: FileFormat) -> ImageResult<Vec<u8>> {

@@ -7,7 +7,7 @@ use crate::DataError;
 
 /// Creates a folder and those above it, unless they are there.
 pub(crate) fn create(folder: &Path) -> Result<(), DataError> {
-    fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))
+    fs::create_dir_all(folder).map_err(DataError::writing(folder, "create the folder"))
 }
 
 /// Creates a folder, or makes sure that it is empty.

@@ -61,21 +61,21 @@ pub(crate) struct ShardWriter {
 
 impl ShardWriter {
     pub(crate) fn create(path: PathBuf) -> Result<Self, DataError> {
-        let file = File::create(&path).map_err(DataError::io(&path, "create the file"))?;
+        let file = File::create(&path).map_err(DataError::writing(&path, "create the file"))?;
         Ok(Self { path, file: BufWriter::with_capacity(1 << 20, file), bytes: 0 })
     }
 
     pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), DataError> {
         let record = frame(payload);
         self.bytes += record.len() as u64;
-        self.file.write_all(&record).map_err(DataError::io(&self.path, "write the file"))
+        self.file.write_all(&record).map_err(DataError::writing(&self.path, "write the file"))
     }
 
     /// Returns the bytes of the whole shard.
     pub(crate) fn finish(self) -> Result<u64, DataError> {
         let Self { path, file, bytes } = self;
         let written = file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
-        written.map_err(DataError::io(&path, "write the file"))?;
+        written.map_err(DataError::writing(&path, "write the file"))?;
         Ok(bytes)
     }
 }

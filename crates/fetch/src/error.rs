@@ -70,7 +70,10 @@ pub enum FetchError {
 impl FetchError {
     /// Whether the caller can put it right, and not time or another disk.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Io { .. } | Self::Full { .. } | Self::Connection { .. } | Self::Stopped { .. })
+        match self {
+            Self::Data(error) => error.is_usage(),
+            _ => !matches!(self, Self::Io { .. } | Self::Full { .. } | Self::Connection { .. } | Self::Stopped { .. }),
+        }
     }
 }
 

@@ -191,9 +191,9 @@ impl TrainError {
                 _ => ErrorKind::Usage,
             },
             Self::Data(error) => match error {
-                DataError::Panicked { .. } => ErrorKind::Runtime,
                 DataError::Stopped { .. } => ErrorKind::Interrupted,
-                _ => ErrorKind::Usage,
+                error if error.is_usage() => ErrorKind::Usage,
+                _ => ErrorKind::Runtime,
             },
             Self::Onnx(OnnxError::Graph(_)) => ErrorKind::Runtime,
             Self::Checkpoint(error) | Self::Onnx(OnnxError::Write(error)) => match error {

@@ -84,7 +84,7 @@ impl CocoRecords {
         self.require_new()?;
         let partial = self.out.join(format!(".{}.partial", self.split.name()));
         if partial.exists() {
-            fs::remove_dir_all(&partial).map_err(DataError::io(&partial, "remove the folder"))?;
+            fs::remove_dir_all(&partial).map_err(DataError::writing(&partial, "remove the folder"))?;
         }
         let unfinished = Unfinished::begin(&partial);
         create(&partial)?;
@@ -187,14 +187,14 @@ impl CocoRecords {
         let mut moved = Vec::new();
         let mut all = || {
             moved.push(copy.clone());
-            fs::copy(&self.annotations, &copy).map_err(DataError::io(&copy, "write the file"))?;
+            fs::copy(&self.annotations, &copy).map_err(DataError::writing(&copy, "write the file"))?;
             for shard in 0..self.shards {
                 let name = shard_name(self.split.name(), shard, self.shards);
                 let path = self.out.join(&name);
-                fs::rename(partial.join(name), &path).map_err(DataError::io(&path, "rename the file to"))?;
+                fs::rename(partial.join(name), &path).map_err(DataError::writing(&path, "rename the file to"))?;
                 moved.push(path);
             }
-            fs::remove_dir(partial).map_err(DataError::io(partial, "remove the folder"))
+            fs::remove_dir(partial).map_err(DataError::writing(partial, "remove the folder"))
         };
         let result = all();
         if result.is_err() {
@@ -216,7 +216,7 @@ fn mask_png(instances: &Instances, annotation: usize) -> Result<Vec<u8>, DataErr
         .write_image(&mask.decode(), mask.width(), mask.height(), ExtendedColorType::L8)
         .map_err(|error| {
             let source = std::io::Error::other(error);
-            DataError::Io { path: instances.path().to_owned(), action: "encode a mask of", source }
+            DataError::Write { path: instances.path().to_owned(), action: "encode a mask of", source }
         })?;
     Ok(png)
 }

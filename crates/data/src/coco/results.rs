@@ -231,7 +231,7 @@ impl ResultsWriter {
     /// # Errors
     /// A file that cannot be written; the same holds for the other functions.
     pub fn create(path: &Path) -> Result<Self, DataError> {
-        let file = File::create(path).map_err(DataError::io(path, Self::ACTION))?;
+        let file = File::create(path).map_err(DataError::writing(path, Self::ACTION))?;
         Ok(Self { path: path.to_owned(), out: BufWriter::new(file), separator: "[\n" })
     }
 
@@ -240,13 +240,13 @@ impl ResultsWriter {
         let text = serde_json::to_string(record).expect("records have string keys");
         let written = write!(self.out, "{}{text}", self.separator);
         self.separator = ",\n";
-        written.map_err(DataError::io(&self.path, Self::ACTION))
+        written.map_err(DataError::writing(&self.path, Self::ACTION))
     }
 
     /// Ends the list.
     pub fn finish(mut self) -> Result<(), DataError> {
         let end = if self.separator == ",\n" { "\n]\n" } else { "[]\n" };
         let written = self.out.write_all(end.as_bytes()).and_then(|()| self.out.flush());
-        written.map_err(DataError::io(&self.path, Self::ACTION))
+        written.map_err(DataError::writing(&self.path, Self::ACTION))
     }
 }

@@ -263,7 +263,7 @@ impl RecordsOfFolder {
         let written = [write(Split::Train, train, counts[0])?, write(Split::Val, val, counts[1])?];
         let classes = self.out.join(CLASSES);
         let names = train.classes().join("\n") + "\n";
-        fs::write(&classes, names).map_err(DataError::io(&classes, "write the file"))?;
+        fs::write(&classes, names).map_err(DataError::writing(&classes, "write the file"))?;
         unfinished.keep();
         Ok(written)
     }

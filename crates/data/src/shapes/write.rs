@@ -89,7 +89,7 @@ impl CocoFolder {
             let folder = format!("{}2017", split.name());
             let instances = self.write_split(&root.join(&folder), split, count)?;
             let path = annotations.join(format!("instances_{folder}.json"));
-            fs::write(&path, instances.to_string()).map_err(DataError::io(&path, "write the file"))?;
+            fs::write(&path, instances.to_string()).map_err(DataError::writing(&path, "write the file"))?;
         }
         Ok(())
     }

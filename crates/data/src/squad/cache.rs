@@ -48,7 +48,7 @@ pub(super) fn path(folder: &Path, key: &[u8; 32]) -> PathBuf {
 
 pub(super) fn write(path: &Path, key: &[u8; 32], content: &Content) -> Result<(), DataError> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))?;
+        fs::create_dir_all(folder).map_err(DataError::writing(folder, "create the folder"))?;
     }
     write_whole(path, &encode(key, content))
 }

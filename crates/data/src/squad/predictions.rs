@@ -57,7 +57,7 @@ impl Predictions {
     ///
     /// Errors: a folder or file that cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), DataError> {
-        fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))?;
+        fs::create_dir_all(folder).map_err(DataError::writing(folder, "create the folder"))?;
         let of_all = |value: &dyn Fn(&Prediction) -> Option<Value>| {
             let entries = self.questions.iter().filter_map(|one| Some((one.id.clone(), value(one)?)));
             entries.collect::<Map<String, Value>>()

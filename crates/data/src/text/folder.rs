@@ -194,6 +194,6 @@ pub(crate) fn record_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// Writes a file beside its place and gives it its name when it is whole.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).map_err(DataError::io(&partial, "write the file"))?;
-    fs::rename(&partial, path).map_err(DataError::io(path, "rename the file to"))
+    fs::write(&partial, bytes).map_err(DataError::writing(&partial, "write the file"))?;
+    fs::rename(&partial, path).map_err(DataError::writing(path, "rename the file to"))
 }

@@ -275,7 +275,7 @@ impl<M: Maker> Work<'_, M> {
         }
         if self.preparation.format != Format::Shards {
             let tokens = self.token_folder();
-            fs::remove_dir_all(&tokens).map_err(DataError::io(&tokens, "remove the folder"))?;
+            fs::remove_dir_all(&tokens).map_err(DataError::writing(&tokens, "remove the folder"))?;
         }
         self.manifest.write(self.out())?;
         Ok(self.manifest.splits.into_iter().collect())

@@ -97,7 +97,7 @@ impl ShardWriter {
     /// For ids below `vocabulary_size` of the vocabulary of that hash.
     pub(super) fn create(path: &Path, vocabulary_size: usize, vocabulary: [u8; 32]) -> Result<Self, DataError> {
         let partial = path.with_extension("partial");
-        let file = File::create(&partial).map_err(DataError::io(&partial, "create the file"))?;
+        let file = File::create(&partial).map_err(DataError::writing(&partial, "create the file"))?;
         let token_bytes = if vocabulary_size <= 1 << 16 { 2 } else { 4 };
         let header = Header { token_bytes, vocabulary, tokens: 0, sentences: 0, documents: 0, checksums: [0; 3] };
         let mut writer = Self {
@@ -143,21 +143,21 @@ impl ShardWriter {
         self.write(&sentences)?;
         self.write(&documents)?;
         let header = self.header.encode();
-        self.file.seek(SeekFrom::Start(0)).map_err(DataError::io(&self.partial, "write the file"))?;
+        self.file.seek(SeekFrom::Start(0)).map_err(DataError::writing(&self.partial, "write the file"))?;
         self.write(&header)?;
         complete(self.file, &self.partial, &self.path)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        self.file.write_all(bytes).map_err(DataError::io(&self.partial, "write the file"))
+        self.file.write_all(bytes).map_err(DataError::writing(&self.partial, "write the file"))
     }
 }
 
 /// Brings a file that was written as `partial` to the disk and gives it its name.
 pub(crate) fn complete(file: BufWriter<File>, partial: &Path, path: &Path) -> Result<(), DataError> {
     let written = file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
-    written.map_err(DataError::io(partial, "write the file"))?;
-    fs::rename(partial, path).map_err(DataError::io(path, "rename the file to"))
+    written.map_err(DataError::writing(partial, "write the file"))?;
+    fs::rename(partial, path).map_err(DataError::writing(path, "rename the file to"))
 }
 
 fn to_bytes(numbers: &[u32]) -> Vec<u8> {

@@ -65,10 +65,10 @@ fn is_whole(path: &Path, records: usize) -> bool {
 
 fn write_file(path: &Path, payloads: impl Iterator<Item = Result<Vec<u8>, DataError>>) -> Result<(), DataError> {
     let partial = path.with_extension("partial");
-    let file = File::create(&partial).map_err(DataError::io(&partial, "create the file"))?;
+    let file = File::create(&partial).map_err(DataError::writing(&partial, "create the file"))?;
     let mut file = BufWriter::with_capacity(1 << 18, file);
     for payload in payloads {
-        file.write_all(&frame(&payload?)).map_err(DataError::io(&partial, "write the file"))?;
+        file.write_all(&frame(&payload?)).map_err(DataError::writing(&partial, "write the file"))?;
     }
     complete(file, &partial, path)
 }
