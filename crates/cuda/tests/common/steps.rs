@@ -357,7 +357,8 @@ pub(crate) fn compare_outputs(test: &str, model: &Model, allowed: f32, feed: Fee
             assert!(expected == actual, "{test}: {name} is another one");
             continue;
         }
-        let floats = |bytes: &[u8]| bytemuck::pod_collect_to_vec::<u8, f32>(bytes);
+        let float = |bytes: &[u8]| f32::from_ne_bytes(bytes.try_into().unwrap());
+        let floats = |bytes: &[u8]| bytes.chunks_exact(4).map(float).collect::<Vec<f32>>();
         let (expected, actual) = (floats(expected), floats(actual));
         let largest = expected.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
         assert_eq!(expected.len(), actual.len());
