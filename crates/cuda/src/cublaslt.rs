@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 use std::convert::Infallible;
 use std::f64::consts::FRAC_2_PI;
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::{self, from_ref};
+use std::ptr::{self, from_mut, from_ref};
 use std::sync::Arc;
 
 type Handle = usize;
@@ -50,6 +50,7 @@ functions!(
         fn cublasLtMatmulAlgoCheck(
             Handle, Handle, Handle, Handle, Handle, Handle, *const Words, *mut Heuristic
         ) -> i32;
+        fn cublasLtMatmulAlgoConfigGetAttribute(*const Words, i32, *mut c_void, usize, *mut usize) -> i32;
         fn cublasLtMatmul(
             Handle, Handle, *const c_void, u64, Handle, u64, Handle, *const c_void, u64, Handle, u64, Handle,
             *const Words, u64, usize, Handle
@@ -61,8 +62,18 @@ functions!(
 const COMPUTE_F32: i32 = 68;
 /// `CUBLAS_COMPUTE_32F_FAST_TF32`
 const COMPUTE_TF32: i32 = 77;
-/// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`
-const MAX_WORKSPACE: i32 = 1;
+
+/// `cublasLtMatmulPreferenceAttributes_t`
+mod preference_attribute {
+    pub(super) const MAX_WORKSPACE: i32 = 1;
+    pub(super) const REDUCTION_SCHEMES: i32 = 3;
+}
+
+/// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME`
+const REDUCTION_SCHEME: i32 = 3;
+/// How parts of sums may be put together, a mask of `cublasLtReductionScheme_t`: there are none, or they lie in scratch memory in the type
+/// that is computed in, `f32`, and are added behind. By the other schemes they lie in the type of the result, which 16 bits round.
+const SCHEMES: u32 = 2;
 
 /// `cublasLtMatmulDescAttributes_t`
 mod attribute {
@@ -482,6 +493,13 @@ impl CublasLt {
     fn set_layout<T: Copy>(&self, layout: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
         let (set, pointer) = (self.api.cublasLtMatrixLayoutSetAttribute, from_ref(&value).cast());
         // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
+    fn prefer<T: Copy>(&self, preference: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
+        let (set, pointer) = (self.api.cublasLtMatmulPreferenceSetAttribute, from_ref(&value).cast());
+        // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
+        let code = unsafe { set(preference.handle, attribute, pointer, size_of::<T>()) };
+        self.check("cublasLtMatmulPreferenceSetAttribute", code)
+    }
+
         let code = unsafe { set(layout.handle, attribute, pointer, size_of::<T>()) };
         self.check("cublasLtMatrixLayoutSetAttribute", code)
     }
@@ -612,14 +630,25 @@ impl Described {
         self.library.check("cublasLtMatmulDescSetAttribute", code)
     }
 
-    /// An algorithm of these words, if it does this product.
+    /// An algorithm of these words, if it does this product, and adds in `f32`.
     fn check(&self, words: Words) -> Option<Algorithm> {
         let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
         let (library, mut found) = (&self.library, Heuristic::default());
         let check = library.api.cublasLtMatmulAlgoCheck;
         // SAFETY: both pointers are to local values of their types; the handles are valid.
         let code = unsafe { check(library.handle, self.description.handle, a, b, d, d, &words, &mut found) };
-        (code == 0 && found.state == 0).then_some(Algorithm { words, workspace: found.workspace })
+        (code == 0 && found.state == 0 && self.adds_in_f32(&words))
+            .then_some(Algorithm { words, workspace: found.workspace })
+    }
+
+    /// Whether the library says of an algorithm that it puts parts of sums together as is [allowed](SCHEMES).
+    fn adds_in_f32(&self, words: &Words) -> bool {
+        let (mut scheme, mut written) = (u32::MAX, 0);
+        let get = self.library.api.cublasLtMatmulAlgoConfigGetAttribute;
+        let to = from_mut(&mut scheme).cast();
+        // SAFETY: the pointers are to local values, of the size given, which is that of the attribute.
+        let code = unsafe { get(words, REDUCTION_SCHEME, to, size_of::<u32>(), &mut written) };
+        code == 0 && scheme & !SCHEMES == 0
     }
 
     /// At most `most` algorithms, the heuristics' first one first.
@@ -633,10 +662,8 @@ impl Described {
                 unsafe { create(made) }
             })?;
         let workspace = workspace as u64;
-        let (pointer, set) = (from_ref(&workspace).cast(), api.cublasLtMatmulPreferenceSetAttribute);
-        // SAFETY: the pointer is to a local number of eight bytes.
-        let code = unsafe { set(preference.handle, MAX_WORKSPACE, pointer, 8) };
-        library.check("cublasLtMatmulPreferenceSetAttribute", code)?;
+        library.prefer(&preference, preference_attribute::MAX_WORKSPACE, workspace)?;
+        library.prefer(&preference, preference_attribute::REDUCTION_SCHEMES, SCHEMES)?;
         let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
         let (mut found, mut count) = (vec![Heuristic::default(); most], 0);
         // SAFETY: there is room for `most` results.

@@ -94,7 +94,9 @@ impl<'a> Setup<'a> {
 /// Largest difference, relative to the largest number of the reference.
 fn difference(got: &[f64], wanted: &[f64]) -> f64 {
     let scale = wanted.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-    let worst = |worst: f64, (a, b): (&f64, &f64)| if (a - b).abs() <= worst { worst } else { (a - b).abs() };
+    // A number that is none is the largest difference of all.
+    let worst =
+        |worst: f64, (a, b): (&f64, &f64)| if (a - b).abs() <= worst || worst.is_nan() { worst } else { (a - b).abs() };
     got.iter().zip(wanted).fold(0.0, worst) / scale
 }
 
@@ -124,6 +126,7 @@ pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Ve
         equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
     }
     gradients(&setup, figures)?;
+    long_sums(runner, &setup.library, figures)?;
     sums(&setup, figures)?;
 
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
@@ -170,6 +173,41 @@ fn sums(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
             equal(&format!("{name}, {output}"), &setup.read(&sum, output)?, &wanted, figures)?;
         }
     }
+}
+
+/// Elements that are summed in a product whose parts are beyond the range of `f16`, where the whole is not.
+const LONG: usize = 16_384;
+
+/// Products of long rows by each algorithm that the library proposes: some sum parts of them apart, which must stay in `f32`. Half of what is
+/// summed takes back the other half, so that parts of 256 elements and more are infinite in `f16`; all of it is exact in `f32`.
+fn long_sums(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let x: Vec<f64> = (0..M * LONG).map(|i| 16.0 + (i / LONG % 16) as f64).collect();
+    let left = |n: usize| n as f64 / 2.0;
+    let w = |i: usize| match (i / N, i % N) {
+        (k, _) if k < LONG / 2 => 32.0,
+        (k, n) if k == LONG - 1 => left(n) - 32.0,
+        _ => -32.0,
+    };
+    let w: Vec<f64> = (0..LONG * N).map(w).collect();
+    let wanted: Vec<f64> = (0..M * N).map(|i| x[i / N * LONG] * left(i % N)).collect();
+    let sizes = [M * LONG, LONG * N, M * N].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
+    let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
+    let block = |index: usize| arena.block(sizes[..index].iter().sum(), sizes[index]);
+    let (x_block, w_block, y) = (block(0)?, block(1)?, block(2)?);
+    runner.stream.upload(&encode(DType::F16, &x), &x_block)?;
+    runner.stream.upload(&encode(DType::F16, &w), &w_block)?;
+    let workspace = arena.block(sizes.iter().sum(), WORKSPACE)?;
+    let product = Product { k: LONG, inputs: DType::F16, output: DType::F16, ..PRODUCT };
+    let operands = Operands { x: &x_block, w: &w_block, y: &y, workspace: &workspace };
+    let prepared = library.prepare(product, operands, Epilogue::<&Block>::Nothing, MOST)?;
+    for algorithm in 0..prepared.algorithms() {
+        prepared.launch(&runner.stream, algorithm)?;
+        let mut bytes = vec![0; M * N * 2];
+        runner.stream.download(&y.part(0, M * N * 2)?, &mut bytes)?;
+        let what = format!("product of rows of {LONG}, algorithm {algorithm}");
+        equal(&what, &decode(DType::F16, &bytes), &wanted, figures)?;
+    }
+    Ok(())
     Ok(())
 }
 

@@ -25,6 +25,7 @@ static inline double half_value(uint16_t half) {
 }
 
 static inline uint16_t half_bits(double value) {
+    if (value != value) return 0x7e00;
     int exponent = value == 0 ? -14 : (int)floor(log2(fabs(value)));
     if (exponent < -14) exponent = -14;
     double steps = nearbyint(ldexp(fabs(value), 10 - exponent));  // 1024 to 2048 where normal

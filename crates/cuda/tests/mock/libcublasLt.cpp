@@ -19,12 +19,20 @@ namespace {
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { POINTER_MODE = 2, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
 enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68, COMPUTE_TF32 = 77 };
-// Algorithms for each product, numbered from 1.
-enum { ALGORITHMS = 2 };
+// How an algorithm puts parts of the sum together: cublasLtReductionScheme_t. Parts that are kept in the type of the result are rounded to it.
+enum { IN_COMPUTE_TYPE = 2, IN_OUTPUT_TYPE = 4, ALL_SCHEMES = 7 };
+// Algorithms for each product, numbered from 1, with their schemes; the last one is proposed first where it is allowed.
+enum { ALGORITHMS = 3, ROUNDS_PARTS = 3 };
+const uint32_t SCHEMES[ALGORITHMS] = {0, IN_COMPUTE_TYPE, IN_OUTPUT_TYPE};
+// cublasLtMatmulPreferenceAttributes_t
+enum { MAX_WORKSPACE = 1, SCHEME_MASK = 3 };
+// CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME
+enum { CONFIG_SCHEME = 3 };
 enum { BATCHES = 5, BATCH_STRIDE = 6 };
 
 struct description { int compute; std::map<int, int64_t> attributes; };
 struct layout { int type; uint64_t rows, cols; int64_t stride; int batches = 1; int64_t batch_stride = 0; };
+struct preference { uint64_t workspace = 0; uint32_t schemes = ALL_SCHEMES; };
 struct heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
 // What belongs to the calling thread.
@@ -42,6 +50,12 @@ double get(int type, const void* from, size_t at) {
 void put(int type, void* to, size_t at, double value) {
     if (type == F32) ((float*)to)[at] = (float)value;
     else ((uint16_t*)to)[at] = type == F16 ? half_bits(value) : bf16_bits(value);
+}
+
+double rounded(int type, double value) {
+    float room;
+    put(type, &room, 0, value);
+    return get(type, &room, 0);
 }
 
 std::vector<double> numbers(const description* d, const layout* l, const void* from, int batch) {
@@ -77,7 +91,7 @@ bool described(const description* d, const layout* a, const layout* b, const lay
     return computes && types && batches && inner == other && out->rows == rows && out->cols == cols;
 }
 
-int multiply(const description* d, const float* alpha, const float* beta, const void* c, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
+int multiply(const description* d, uint64_t algorithm, const float* alpha, const float* beta, const void* c, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
     auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
     bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
     uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
@@ -91,9 +105,14 @@ int multiply(const description* d, const float* alpha, const float* beta, const 
         std::vector<double> va = columns(numbers(d, la, a, batch), la->stride, rows, inner, ta);
         std::vector<double> vb = columns(numbers(d, lb, b, batch), lb->stride, inner, cols, tb), column(rows), sums(rows);
         for (uint64_t j = 0; j < cols; ++j) {
+            std::vector<double> part(rows);
             std::fill(column.begin(), column.end(), 0.0);
-            for (uint64_t k = 0; k < inner; ++k)
+            for (uint64_t k = 0; k < inner; ++k) {
+                if (algorithm == ROUNDS_PARTS && k == (inner + 1) / 2) part.swap(column);
                 for (uint64_t i = 0; i < rows; ++i) column[i] += va[i + k * rows] * vb[k + j * inner];
+            }
+            if (algorithm == ROUNDS_PARTS)
+                for (uint64_t i = 0; i < rows; ++i) column[i] = rounded(type, part[i]) + rounded(type, column[i]);
             for (uint64_t i = 0; i < rows; ++i) {
                 size_t at = batch * lo->batch_stride + i + j * lo->stride;
                 double y = column[i] * *alpha + (*beta == 0 ? 0 : *beta * get(type, c, at));
@@ -174,25 +193,29 @@ int cublasLtMatrixLayoutSetAttribute(layout* l, int name, const void* value, siz
     return SUCCESS;
 }
 int cublasLtMatrixLayoutDestroy(layout* l) { ENTER; delete l; --mock.objects; return SUCCESS; }
-int cublasLtMatmulPreferenceCreate(uint64_t** made) { ENTER; *made = new uint64_t(0); ++mock.objects; return SUCCESS; }
-int cublasLtMatmulPreferenceSetAttribute(uint64_t* p, int name, const void* value, size_t size) {
+int cublasLtMatmulPreferenceCreate(preference** made) { ENTER; *made = new preference; ++mock.objects; return SUCCESS; }
+int cublasLtMatmulPreferenceSetAttribute(preference* p, int name, const void* value, size_t size) {
     ENTER;
-    if (name != 1 || size != 8) return INVALID_VALUE;
-    memcpy(p, value, 8);
+    if (name == MAX_WORKSPACE && size == 8) memcpy(&p->workspace, value, 8);
+    else if (name == SCHEME_MASK && size == 4) memcpy(&p->schemes, value, 4);
+    else return INVALID_VALUE;
     return SUCCESS;
 }
-int cublasLtMatmulPreferenceDestroy(uint64_t* p) { ENTER; delete p; --mock.objects; return SUCCESS; }
+int cublasLtMatmulPreferenceDestroy(preference* p) { ENTER; delete p; --mock.objects; return SUCCESS; }
 int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a, const layout* b, const layout*,
-                                   const layout* out, const uint64_t*, int most, heuristic* found, int* count) {
+                                   const layout* out, const preference* p, int most, heuristic* found, int* count) {
     ENTER;
     if (most < 1 || !described(d, a, b, out)) return INVALID_VALUE;
     // Setting `no_epilogues` is of a library that has none.
     auto epilogue = d->attributes.find(EPILOGUE);
     if (epilogue != d->attributes.end() && epilogue->second != 1 && (mock.numbers["no_epilogues"] || !d->attributes.count(epilogue->second == 192 ? AUX : BIAS))) return NOT_SUPPORTED;
     // Setting `no_second` is of a library that has the first algorithm alone.
-    int known = mock.numbers["no_second"] ? 1 : ALGORITHMS;
-    *count = most < known ? most : known;
-    for (int i = 0; i < *count; ++i) found[i] = heuristic{{(uint64_t)(i + 1)}};
+    *count = 0;
+    for (uint64_t number : std::vector<uint64_t>{ROUNDS_PARTS, 1, 2}) {
+        uint32_t scheme = SCHEMES[number - 1];
+        bool is_left = number == 1 || !mock.numbers["no_second"];
+        if (is_left && (scheme & ~p->schemes) == 0 && *count < most) found[(*count)++] = heuristic{{number}};
+    }
     return SUCCESS;
 }
 int cublasLtMatmulAlgoCheck(void*, const description* d, const layout* a, const layout* b, const layout*, const layout* out,
@@ -201,6 +224,13 @@ int cublasLtMatmulAlgoCheck(void*, const description* d, const layout* a, const 
     if (!described(d, a, b, out) || !is_known(algorithm) || (algorithm[0] > 1 && mock.numbers["no_second"])) return INVALID_VALUE;
     *found = heuristic{};
     return SUCCESS;
+int cublasLtMatmulAlgoConfigGetAttribute(const uint64_t* algorithm, int name, void* to, size_t size, size_t* written) {
+    ENTER;
+    if (!is_known(algorithm) || name != CONFIG_SCHEME || size != 4) return INVALID_VALUE;
+    memcpy(to, &SCHEMES[algorithm[0] - 1], 4);
+    *written = 4;
+    return SUCCESS;
+}
 }
 
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
@@ -221,12 +251,13 @@ int cublasLtMatmul(void*, const description* d, const float* alpha, const void* 
     long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     if (epilogue == 192 || epilogue == 208) waits += !!mock.numbers[epilogue == 192 ? "slow_gelu_gradients" : "slow_bias_gradients"];
     ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];
+    uint64_t number = algorithm[0];
     float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
     // What lies in the device's memory is read when the product runs.
     return give(stream, [=] {
         if (waits) usleep(2000 * waits);
         const float *factor = in_memory ? alpha : &now[0], *kept = in_memory ? beta : &now[1];
-        return multiply(&of, factor, kept, c, a, &of_a, b, &of_b, out, &of_out);
+        return multiply(&of, number, factor, kept, c, a, &of_a, b, &of_b, out, &of_out);
     });
 }
 
