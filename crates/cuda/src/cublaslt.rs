@@ -109,13 +109,12 @@ fn data_type(ty: DType) -> Option<i32> {
 /// A code of cuBLASLt's that says that it has no way: `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 15;
 
-/// What is done with a product and its bias, in the same pass.
+/// What is done with a product and its bias, in the same pass. ReLU is not: the library's is `max(y, 0)`, which on a GPU is 0 for NaN unless it
+/// is said otherwise, and the library says nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// Nothing.
     Nothing,
-    /// `max(y, 0)`
-    Relu,
     /// `y / 2 * (1 + tanh(sqrt(2 / pi) * (y + 0.044715 y^3)))`
     Gelu,
 }
@@ -195,7 +194,6 @@ impl Activation {
     pub(crate) fn of(self, y: f64) -> f64 {
         match self {
             Activation::Nothing => y,
-            Activation::Relu => y.max(0.0),
             Activation::Gelu => y / 2.0 * (1.0 + tanh_of_gelu(y)),
         }
     }
@@ -204,7 +202,6 @@ impl Activation {
     fn code(self) -> i32 {
         match self {
             Activation::Nothing => 4,
-            Activation::Relu => 6,
             Activation::Gelu => 36,
         }
     }
@@ -272,7 +269,6 @@ impl<M> Epilogue<M> {
         match self {
             Epilogue::Nothing => "alone",
             Epilogue::Bias { activation: Activation::Nothing, .. } => "bias",
-            Epilogue::Bias { activation: Activation::Relu, .. } => "bias, ReLU",
             Epilogue::Bias { activation: Activation::Gelu, .. } => "bias, GELU",
             Epilogue::GeluAuxBias { .. } => "bias, GELU, the sum kept",
             Epilogue::GeluGrad { .. } => "gradient of GELU",
@@ -493,15 +489,15 @@ impl CublasLt {
     fn set_layout<T: Copy>(&self, layout: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
         let (set, pointer) = (self.api.cublasLtMatrixLayoutSetAttribute, from_ref(&value).cast());
         // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
+        let code = unsafe { set(layout.handle, attribute, pointer, size_of::<T>()) };
+        self.check("cublasLtMatrixLayoutSetAttribute", code)
+    }
+
     fn prefer<T: Copy>(&self, preference: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
         let (set, pointer) = (self.api.cublasLtMatmulPreferenceSetAttribute, from_ref(&value).cast());
         // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
         let code = unsafe { set(preference.handle, attribute, pointer, size_of::<T>()) };
         self.check("cublasLtMatmulPreferenceSetAttribute", code)
-    }
-
-        let code = unsafe { set(layout.handle, attribute, pointer, size_of::<T>()) };
-        self.check("cublasLtMatrixLayoutSetAttribute", code)
     }
 
     fn check(&self, call: &'static str, code: i32) -> Result<(), GpuError> {

@@ -224,6 +224,12 @@ fn the_real_library_supports_what_is_fused() {
         // Engines of what else is fused compile.
         let compiled = Fusion::ALL.into_iter().filter(|fusion| fusion.support(&of, DType::F16) == Support::Uncertain);
         for fusion in compiled.filter(|_| mock_folder().is_some()) {
+        // ReLU that keeps NaN takes no engine away.
+        let shifted = Fusion::ALL.into_iter().filter(|fusion| matches!(fusion, Fusion::Shifted(_)));
+        for fusion in shifted.filter(|fusion| fusion.support(&of, DType::F32) == Support::Precompiled) {
+            let row = Row::ask(&library, &of, fusion, DType::F32, 8);
+            assert!(row.precompiled > 0, "{row:?}");
+        }
             let row = ask(&of, fusion, DType::F16);
             assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
         }

@@ -37,7 +37,7 @@ fn product_of(gpu: &CudaDevice, graph: &Graph, allowed: f64) -> String {
     kernel_that_agrees(gpu, graph, allowed, "matmul")
 }
 
-/// cuBLASLt adds a bias and takes an activation in the product's pass, where it has a way; otherwise a kernel does. Either differs from
+/// cuBLASLt adds a bias and takes GELU by tanh in the product's pass, where it has a way; otherwise a kernel does. Either differs from
 /// the reference by rounding: 2e-5 of the largest element in `f32`, two roundings in 16 bits.
 #[test]
 fn biases_and_activations_are_done_in_the_pass_of_a_product() {
@@ -45,11 +45,8 @@ fn biases_and_activations_are_done_in_the_pass_of_a_product() {
     let knobs = Knobs::of(folder, "libcublasLt.so.13");
     let gpu = gpu(folder);
     let plain_gpu = CudaDevice::open(&CudaOptions { no_epilogues: true, ..options(folder, false) }).unwrap();
-    let bends: [(&str, Bend); 3] = [
-        ("bias", |_, x| x),
-        ("bias and ReLU", |g, x| g.relu(x).unwrap()),
-        ("bias and GELU", |g, x| Activation::GeluTanh.apply(g, x).unwrap()),
-    ];
+    let bends: [(&str, Bend); 2] =
+        [("bias", |_, x| x), ("bias and GELU", |g, x| Activation::GeluTanh.apply(g, x).unwrap())];
     let plain = "matmul by cuBLASLt, then region";
     for (ty, allowed) in [(DType::F32, 2e-5), (DType::F16, 2e-3), (DType::Bf16, 1.5e-2)] {
         for (what, bend) in bends {
@@ -64,6 +61,9 @@ fn biases_and_activations_are_done_in_the_pass_of_a_product() {
         }
         let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
         assert_eq!(product_of(&gpu, &biased(ty, 6, false, erf), allowed), plain, "GELU by erf, {ty}");
+        // The library's ReLU may make 0 of what is no number.
+        let relu: Bend = |g, x| g.relu(x).unwrap();
+        assert_eq!(product_of(&gpu, &biased(ty, 6, false, relu), allowed), plain, "ReLU, {ty}");
         assert_eq!(product_of(&gpu, &biased(ty, 6, true, bends[1].1), allowed), plain, "a product that is kept, {ty}");
     }
 }

@@ -84,6 +84,7 @@ pub(super) mod kind_of {
     pub(crate) const POINTER: i32 = 6;
     pub(crate) const CONVOLUTION_MODE: i32 = 7;
     pub(crate) const HEURISTICS_MODE: i32 = 8;
+    pub(crate) const NAN_PROPAGATION: i32 = 10;
     pub(crate) const NUMERICAL_NOTE: i32 = 11;
     pub(crate) const POINTWISE_MODE: i32 = 14;
     pub(crate) const DESCRIPTOR: i32 = 15;
@@ -98,6 +99,7 @@ pub(super) mod kind_of {
 pub(super) mod attribute {
     pub(crate) const POINTWISE_MODE: i32 = 0;
     pub(crate) const POINTWISE_PRECISION: i32 = 1;
+    pub(crate) const POINTWISE_NAN_PROPAGATION: i32 = 2;
     pub(crate) const CONVOLUTION_PRECISION: i32 = 100;
     pub(crate) const CONVOLUTION_MODE: i32 = 101;
     pub(crate) const CONVOLUTION_DILATIONS: i32 = 102;
@@ -193,6 +195,8 @@ pub(super) const WEIGHT_GRADIENT: ConvolutionAttributes =
 
 /// `CUDNN_CROSS_CORRELATION`
 pub(super) const CROSS_CORRELATION: i32 = 1;
+/// `CUDNN_PROPAGATE_NAN`
+pub(super) const PROPAGATE_NAN: i32 = 1;
 /// `CUDNN_GENSTATS_SUM_SQSUM`
 pub(super) const SUM_AND_SQUARES: i32 = 0;
 /// `CUDNN_BATCH_NORM`

@@ -1,8 +1,8 @@
 //! From this program's graphs to cuDNN's.
 
 use super::api::{
-    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, DescriptorKind, FORWARD, INFERENCE, SUM_AND_SQUARES, TRAINING,
-    WEIGHT_GRADIENT, attribute, kind_of,
+    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, DescriptorKind, FORWARD, INFERENCE, PROPAGATE_NAN, SUM_AND_SQUARES,
+    TRAINING, WEIGHT_GRADIENT, attribute, kind_of,
 };
 use super::descriptor::Descriptor;
 use super::graph::Role;
@@ -206,6 +206,9 @@ impl Builder<'_> {
         let kind = Descriptor::new(self.library, DescriptorKind::Pointwise)?;
         kind.code(attribute::POINTWISE_MODE, kind_of::POINTWISE_MODE, function.mode())?;
         kind.data_type(attribute::POINTWISE_PRECISION, DType::F32)?;
+        if function == Pointwise::Relu {
+            kind.code(attribute::POINTWISE_NAN_PROPAGATION, kind_of::NAN_PROPAGATION, PROPAGATE_NAN)?;
+        }
         let kind = kind.finalize()?;
         let made = Descriptor::new(self.library, DescriptorKind::PointwiseOperation)?;
         made.descriptor(attribute::POINTWISE_FUNCTION, &kind)?;

@@ -176,6 +176,11 @@ impl Graph {
         (0..self.tensors.len()).map(TensorId).filter(move |id| self.get(*id).role == role)
     }
 
+    /// Whether the last operation is ReLU.
+    pub(crate) fn ends_with_relu(&self) -> bool {
+        matches!(self.nodes.last(), Some(Node::Pointwise { function: Pointwise::Relu, .. }))
+    }
+
     /// `function(a, b)`, or `function(a)`, which is like `a`.
     pub(crate) fn pointwise(
         &mut self,

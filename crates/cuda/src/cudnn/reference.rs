@@ -19,7 +19,14 @@ impl Pointwise {
             Pointwise::Add => a + b,
             Pointwise::Sub => a - b,
             Pointwise::Mul => a * b,
-            Pointwise::Relu => a.max(0.0),
+            // A NaN stays one.
+            Pointwise::Relu => {
+                if a < 0.0 {
+                    0.0
+                } else {
+                    a
+                }
+            }
             Pointwise::Swish => a / (1.0 + (-a).exp()),
             Pointwise::ReluGradient => {
                 if b > 0.0 {

@@ -220,7 +220,6 @@ impl Program<'_> {
             Some(Found {
                 what: match activation {
                     Activation::Nothing => "bias",
-                    Activation::Relu => "bias and ReLU",
                     Activation::Gelu => "bias and GELU",
                 },
                 epilogue: Epilogue::Bias { bias: self.input(load), activation },
@@ -310,7 +309,7 @@ fn activation(program: &[Instr], sum: Reg, result: Reg) -> Option<Activation> {
         .map(|x| Some((x, value(program, result, |number, _| (number == sum).then_some(x))?)))
         .collect::<Option<_>>()?;
     let is = |known: &Activation| samples.iter().all(|&(x, y)| (known.of(x) - y).abs() <= ALLOWED);
-    [Activation::Relu, Activation::Gelu].into_iter().find(is)
+    Some(Activation::Gelu).filter(is)
 }
 
 /// What register `result` holds, without roundings, where others hold what is given; `None` where that depends on anything else.

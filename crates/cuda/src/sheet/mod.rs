@@ -112,7 +112,7 @@ pub enum Numbers {
 pub enum Family {
     /// Matrix products as they are.
     Products,
-    /// Matrix products with more in their pass: a bias, ReLU or GELU, a sum that they are added to.
+    /// Matrix products with more in their pass: a bias, GELU, a sum that they are added to.
     ProductsFused,
     /// Matrix products with the gradient of GELU in their pass.
     GeluGradients,

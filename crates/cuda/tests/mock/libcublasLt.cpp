@@ -117,8 +117,7 @@ int multiply(const description* d, uint64_t algorithm, const float* alpha, const
                 size_t at = batch * lo->batch_stride + i + j * lo->stride;
                 double y = column[i] * *alpha + (*beta == 0 ? 0 : *beta * get(type, c, at));
                 size_t kept = i + j * set(AUX_STRIDE);
-                if (epilogue == 4 || epilogue == 6 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
-                if (epilogue == 6) y = y > 0 ? y : 0;
+                if (epilogue == 4 || epilogue == 36 || epilogue == 164) y += get(type, bias, i);
                 if (epilogue == 36) y = gelu(y);
                 if (epilogue == 164) {
                     put(type, aux, kept, y);
@@ -224,13 +223,13 @@ int cublasLtMatmulAlgoCheck(void*, const description* d, const layout* a, const 
     if (!described(d, a, b, out) || !is_known(algorithm) || (algorithm[0] > 1 && mock.numbers["no_second"])) return INVALID_VALUE;
     *found = heuristic{};
     return SUCCESS;
+}
 int cublasLtMatmulAlgoConfigGetAttribute(const uint64_t* algorithm, int name, void* to, size_t size, size_t* written) {
     ENTER;
     if (!is_known(algorithm) || name != CONFIG_SCHEME || size != 4) return INVALID_VALUE;
     memcpy(to, &SCHEMES[algorithm[0] - 1], 4);
     *written = 4;
     return SUCCESS;
-}
 }
 
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
@@ -251,8 +250,8 @@ int cublasLtMatmul(void*, const description* d, const float* alpha, const void* 
     long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     if (epilogue == 192 || epilogue == 208) waits += !!mock.numbers[epilogue == 192 ? "slow_gelu_gradients" : "slow_bias_gradients"];
     ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];
-    uint64_t number = algorithm[0];
     float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
+    uint64_t number = algorithm[0];
     // What lies in the device's memory is read when the product runs.
     return give(stream, [=] {
         if (waits) usleep(2000 * waits);

@@ -21,7 +21,7 @@
 namespace {
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
-enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, NUMERICS = 11, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
+enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, NAN_PROPAGATION = 10, NUMERICS = 11, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
 enum { F32 = 0, F16 = 2, BF16 = 9 };
 enum { TENSOR_CORES = 0 };
 enum {
@@ -69,12 +69,12 @@ int refuse(int code, const std::string& why) {
 }
 
 const std::map<int, size_t> SIZES = {{HANDLE, 8}, {DATA_TYPE, 4}, {BOOLEAN, 1}, {INT64, 8}, {FLOAT, 4}, {POINTER, 8}, {CONV_MODE, 4},
-    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NUMERICS, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
+    {HEUR_MODE, 4}, {NAN_PROPAGATION, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NUMERICS, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
 
 // Attributes that a descriptor may have, with their types, and those that it must have.
 struct form { std::map<int, int> may; std::vector<int> must; };
 const std::map<int, form> FORMS = {
-    {PW, {{{0, PW_MODE}, {1, DATA_TYPE}}, {0, 1}}},
+    {PW, {{{0, PW_MODE}, {1, DATA_TYPE}, {2, NAN_PROPAGATION}}, {0, 1}}},
     {CONV, {{{100, DATA_TYPE}, {101, CONV_MODE}, {102, INT64}, {103, INT64}, {104, INT64}, {105, INT64}, {106, INT64}}, {100, 101, 102, 103, 104, 105, 106}}},
     {ENGINE, {{}, {}}},
     {CONFIG, {{}, {}}},
@@ -204,6 +204,8 @@ struct run {
     void pointwise(const part& op) {
         int mode = op->of(750)->get<int>(0);
         bool gradient = mode == 200;
+        // Unless it is said, ReLU of NaN is 0.
+        bool propagates = op->of(750)->has(2) && op->of(750)->get<int>(2) == 1;
         part ta = op->of(gradient ? 757 : 751), ty = op->of(gradient ? 756 : 753);
         part tb = gradient ? op->of(751) : op->has(752) ? op->of(752) : part();
         shape a(ta), b(tb ? tb : ta), y(ty);
@@ -211,7 +213,7 @@ struct run {
         numbers result(y.elements());
         y.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
             double x = va[a.at(n, c, h, w)], z = vb[b.at(n, c, h, w)];
-            result[y.at(n, c, h, w)] = mode == 0 ? x + z : mode == 1 ? x * z : mode == 9 ? x - z : mode == 100 ? (x > 0 ? x : 0)
+            result[y.at(n, c, h, w)] = mode == 0 ? x + z : mode == 1 ? x * z : mode == 9 ? x - z : mode == 100 ? (x > 0 || (propagates && x != x) ? x : 0)
                 : mode == 106 ? x / (1 + exp(-x)) : mode == 200 ? (z > 0 ? x : 0) : NAN;
         });
         store(ty, result);
