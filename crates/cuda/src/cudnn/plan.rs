@@ -1,7 +1,8 @@
 //! From graphs to plans: engines that cuDNN offers, best first, each judged by its notes before it is made.
 
 use super::api::{
-    COMPILED_AT_RUN_TIME, CONVERTS_OPERANDS, DescriptorKind, NOT_DETERMINISTIC, TENSOR_CORES, attribute, kind_of,
+    ADDS_ROUGHLY, COMPILED_AT_RUN_TIME, CONVERTS_OPERANDS, DescriptorKind, NOT_DETERMINISTIC, TENSOR_CORES, attribute,
+    kind_of,
 };
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
@@ -42,15 +43,17 @@ pub struct Engine {
     pub uses_tensor_cores: bool,
     /// Whether it may convert operands to another type before it multiplies them.
     pub converts_operands: bool,
+    /// Whether it adds products in `f32`, as the graph says, and not in a type of fewer bits.
+    pub adds_in_f32: bool,
     /// Whether it gives the same bits each time.
     pub is_deterministic: bool,
 }
 
 impl Engine {
-    /// Whether it gives the same bits each time, and products of `f32` in full precision, or of operands rounded to TF32 if `tf32`.
+    /// Whether it gives the same bits each time, adds in `f32`, and multiplies `f32` in full precision, or rounded to TF32 if `tf32`.
     pub fn suits(&self, ty: DType, tf32: bool) -> bool {
         let rounds = self.converts_operands || (self.uses_tensor_cores && !tf32);
-        self.is_deterministic && (ty != DType::F32 || !rounds)
+        self.is_deterministic && self.adds_in_f32 && (ty != DType::F32 || !rounds)
     }
 }
 
@@ -120,7 +123,10 @@ impl Cudnn {
         let graph = of.graph(Fusion::Plain(pass), ty);
         let mut why = GpuError::Launch {
             kernel: format!("{} of {of} in {ty}", Fusion::Plain(pass).name()),
-            problem: format!("cuDNN has no deterministic engine{}", if tf32 { "" } else { " of full precision" }),
+            problem: format!(
+                "cuDNN has no deterministic engine{}",
+                if tf32 { " that adds in f32" } else { " of full precision" }
+            ),
         };
         for heuristics in [Heuristics::Best, Heuristics::Fallback] {
             let planner = self.planner(&graph, heuristics)?;
@@ -194,6 +200,7 @@ fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
             compiles: false,
             uses_tensor_cores,
             converts_operands,
+            adds_in_f32: false,
             is_deterministic: false,
         });
     };
@@ -204,6 +211,7 @@ fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
         compiles: behaves.contains(&COMPILED_AT_RUN_TIME),
         uses_tensor_cores: computes.contains(&TENSOR_CORES),
         converts_operands: computes.contains(&CONVERTS_OPERANDS),
+        adds_in_f32: !computes.contains(&ADDS_ROUGHLY),
         is_deterministic: !computes.contains(&NOT_DETERMINISTIC),
     })
 }
