@@ -72,9 +72,10 @@ impl<'a> Lanes<'a> {
         let lanes = (16 / narrowest).min(MOST_LANES);
         let rows = self.fusion.rows;
         let apart = |index_map: &IndexMap| !index_map.is_full(rows) && *index_map != IndexMap::SCALAR;
+        let is_apart = self.fusion.loads.iter().any(apart) || self.is_aware_of_columns();
         if self.fusion.cols.is_multiple_of(lanes) {
-            Width { lanes, flat: !self.fusion.loads.iter().any(apart) }
-        } else if self.fusion.loads.iter().any(apart) || self.is_aware_of_columns() {
+            Width { lanes, flat: !is_apart }
+        } else if is_apart {
             Width { lanes: 1, flat: false }
         } else {
             Width { lanes, flat: true }

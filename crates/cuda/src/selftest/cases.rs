@@ -118,11 +118,13 @@ pub fn makers(size: Size) -> Vec<Maker> {
         |size| moments("moments_at_once", size, size.pick([999, 40], [32 * 32 * 32, 64]), 1),
         |size| Ok(adamw(size.pick(3000, 8_000_000))),
     ];
-    let small: [Maker; 11] = [
+    let small: [Maker; 13] = [
         |size| whole_sums("whole_sums_of_a_block", size, 1003),
         |size| column_sums("column_sums_narrow", size, [2100, 7], [1, 1]),
         |size| column_sums("column_sums_of_a_block", size, [20, 40], [1, 1]),
         flat,
+        |size| one_hot_of_a_row("one_hot_of_a_row", size, 64),
+        |size| one_hot_of_a_row("one_hot_of_an_odd_row", size, 33),
         row_bias,
         |size| layer_norm_gradient("layer_norm_gradient_short", size, [150, 72], 3),
         |size| layer_norm("layer_norm_short", size, [50, 64]),
@@ -179,6 +181,16 @@ fn flat(size: Size) -> Result<Case, KernelError> {
     let y = p.unary(UnaryKind::Relu, product);
     p.store(y, DType::F32);
     p.case("flat")
+}
+
+/// One row, whose columns are told apart all the same.
+fn one_hot_of_a_row(name: &str, size: Size, cols: usize) -> Result<Case, KernelError> {
+    let mut p = Program::new(size, 1, cols);
+    let (x, class) = (p.full(DType::F32), p.input(IndexMap::SCALAR, DType::I32, |_| 29.0));
+    let one_hot = p.push(Instr::OneHot(class));
+    let y = p.binary(BinaryKind::Sub, x, one_hot);
+    p.store(y, DType::F32);
+    p.case(name)
 }
 
 /// A number for each row, and for each of several runs of rows, where columns are no whole number of vectors.
