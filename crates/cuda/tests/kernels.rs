@@ -9,6 +9,7 @@ use bessemer_cuda::selftest::case::Case;
 use bessemer_cuda::selftest::cases::small_cases;
 use bessemer_cuda::selftest::runner::Runner;
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
+use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, Op, Shape, TensorType};
 use common::{Knobs, mock_or_skip};
 use std::path::Path;
@@ -235,6 +236,31 @@ fn mistakes_in_attention_are_found() {
         text.replace_range(at..at + right.len(), wrong);
         let (worst, _) = error(&runner, &knobs, &broken, false);
         assert!(worst > 1.0, "{name}: {wrong:?} for {right:?} changes nothing");
+    }
+}
+
+/// More runs of rows than a grid has blocks along its second axis, of which each has a sum, beside those of all rows.
+#[test]
+fn runs_of_rows_may_be_as_many_as_rows() {
+    const RUNS: usize = 65_537;
+    let Some(folder) = mock_or_skip("many runs of rows") else { return };
+    let runner = runner(folder);
+    let sum = |groups: usize| FusionOutput::Sum { reg: 0, groups, shape: Shape::from(vec![groups, 1]) };
+    for (name, groups) in [("run_sums", vec![RUNS]), ("run_sums_and_all", vec![RUNS, 1])] {
+        let fused = Fusion {
+            producer: None,
+            rows: 2 * RUNS,
+            cols: 1,
+            loads: vec![IndexMap::full(2 * RUNS)],
+            program: vec![Instr::Load(0)],
+            outputs: groups.into_iter().map(sum).collect(),
+        };
+        let x = Tensor::from_fn(TensorType::f32([2 * RUNS]), |i| (i % 251) as f64);
+        let case = Case::fusion(name, &fused, vec![x], true).unwrap();
+        let loaded = runner.load(&case).unwrap();
+        loaded.launch().unwrap();
+        let (error, words) = case.error(&loaded.outputs().unwrap());
+        assert!(error <= 1.0, "{name}: {words:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::fusions::{Launch, Launches, Operand, numbers, operands};
 use super::lanes::{Lanes, There, Width, for_lanes};
-use super::parts::{Block, Cut, LastBlock, THREADS, finish_moments, finishes};
+use super::parts::{Block, Cut, LastBlock, THREADS, finish_moments, finishes, grid};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::fusion::{FusionOutput, Reg};
@@ -74,8 +74,8 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
         parameters.push(Parameter::output(name, DType::F32, partial));
         operands.push(Operand::Scratch(index));
     }
-    let blocks = [tiles as u32, cut.all() as u32, 1];
-    let mut body = blocks_of_rows(lanes, width, block, &sums, &moments, &cut);
+    let ([x, y], places) = grid(tiles, cut.all());
+    let mut body = places.to_owned() + &blocks_of_rows(lanes, width, block, &sums, &moments, &cut);
     let scratch = vec![partial; sums.len() + 2 * moments.len()];
     let last = LastBlock::of([fusion.rows, fusion.cols], block, width, (&sums, &moments), &cut);
     if let Some(last) = &last {
@@ -84,7 +84,7 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
         parameters.extend(more);
         operands.extend(of_them);
     }
-    let kernel = Kernel::new(name, parameters, blocks, block.threads(), &indented(&body));
+    let kernel = Kernel::new(name, parameters, [x, y, 1], block.threads(), &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
     if last.is_some() {
         return Launches { launches, scratch };
@@ -112,8 +112,8 @@ fn blocks_of_rows(
     let (fusion, lanes_wide, Block { across, down }) = (lanes.fusion, width.lanes, block);
     let (rows, cols) = (fusion.rows / cut.groups, fusion.cols);
     let mut text = format!("__shared__ float scratch[{down}][{}];\n", across * lanes_wide);
-    let _ = writeln!(text, "const u32 col = (blockIdx.x * {across}u + threadIdx.x) * {lanes_wide}u;");
-    let _ = writeln!(text, "const u32 group = blockIdx.y / {0}u, part = blockIdx.y % {0}u;", cut.parts);
+    let _ = writeln!(text, "const u32 col = (tile * {across}u + threadIdx.x) * {lanes_wide}u;");
+    let _ = writeln!(text, "const u32 group = run / {0}u, part = run % {0}u;", cut.parts);
     let _ = writeln!(text, "const u32 first = group * {rows}u + part * {}u;", cut.rows);
     let _ = writeln!(text, "const u32 last = (group + 1) * {rows}u;");
     let _ = writeln!(text, "const u32 end = first + {0}u < last ? first + {0}u : last;", cut.rows);
@@ -144,7 +144,7 @@ fn blocks_of_rows(
     text += "    }\n}\n";
     text += &format!(
         "const u32 place = threadIdx.y * {across}u + threadIdx.x;\n\
-         const u32 own = (blockIdx.x * {across}u + place % {across}u) * {lanes_wide}u + place / {across}u;\n\
+         const u32 own = (tile * {across}u + place % {across}u) * {lanes_wide}u + place / {across}u;\n\
          const bool adds = place < {}u && own < {cols}u;\n",
         across * lanes_wide
     );
@@ -164,8 +164,8 @@ fn merge_threads(of: &MeanVar, width: Width, Block { across, down }: Block, cols
          float n = 0.0f, mean = 0.0f, total = 0.0f;\n    \
          for (u32 y = 0; y < {down}u; ++y)\n        \
          merge_moments(n, mean, total, (float)((rows + {down}u - 1u - y) / {down}u), scratch[y][place], squares[y][place]);\n    \
-         means{output}[blockIdx.y * {cols}u + own] = mean;\n    \
-         squares{output}[blockIdx.y * {cols}u + own] = total;\n}}\n"
+         means{output}[run * {cols}u + own] = mean;\n    \
+         squares{output}[run * {cols}u + own] = total;\n}}\n"
     );
     format!("{}__syncthreads();\n{merge}", for_lanes(width, &put))
 }
@@ -177,7 +177,7 @@ fn add_threads(sum: &Sum, width: Width, Block { across, down }: Block, cols: usi
     let add = format!(
         "if (adds) {{\n    float total = 0.0f;\n    \
          for (u32 y = 0; y < {down}u; ++y) total += scratch[y][place];\n    \
-         partial{output}[blockIdx.y * {cols}u + own] = total;\n}}\n"
+         partial{output}[run * {cols}u + own] = total;\n}}\n"
     );
     format!("{}__syncthreads();\n{add}", for_lanes(width, &put))
 }

@@ -36,6 +36,19 @@ impl Block {
     }
 }
 
+/// Blocks along the second axis of a grid, at most; along the first one there may be 2^31 - 1.
+const MOST_OF_SECOND_AXIS: usize = 65_535;
+
+/// A grid of so many tiles of columns by so many runs of rows, one by one in the text's `tile` and `run`. Runs lie along the second axis,
+/// so that blocks beside each other read the same rows, unless there are too many: then columns are few, as elements are less than 2^31.
+pub(super) fn grid(tiles: usize, runs: usize) -> ([u32; 2], &'static str) {
+    if runs <= MOST_OF_SECOND_AXIS {
+        ([tiles as u32, runs as u32], "const u32 tile = blockIdx.x, run = blockIdx.y;\n")
+    } else {
+        ([runs as u32, tiles as u32], "const u32 tile = blockIdx.y, run = blockIdx.x;\n")
+    }
+}
+
 /// How rows are cut: each of `groups` runs of rows into `parts` parts of at most `rows`.
 pub(super) struct Cut {
     pub groups: usize,
@@ -141,18 +154,18 @@ impl<'a> LastBlock<'a> {
         all
     }
 
-    /// Text behind that which stores the parts of the block, whose threads are numbered by `place`.
+    /// Text behind that which stores the parts of the block, which is the `tile` of its columns, and whose threads are numbered by `place`.
     pub(super) fn text(&self) -> String {
         let LastBlock { cut, columns, width: Width { lanes, .. }, down, .. } = self;
         let across = columns / lanes;
-        let word = format!("blockIdx.x * {}u + group", cut.groups);
+        let word = format!("tile * {}u + group", cut.groups);
         let mut text = match cut.parts {
             1 => "__syncthreads();\n".to_owned(),
             parts => "__threadfence();\n__syncthreads();\n".to_owned() + &unless_last(parts, &word),
         };
         text += &format!(
             "const u32 over = place % {across}u * {lanes}u, from = place / {across}u;\n\
-             const u32 all = blockIdx.x * {columns}u + over, one = blockIdx.x * {columns}u + place;\n\
+             const u32 all = tile * {columns}u + over, one = tile * {columns}u + place;\n\
              __shared__ float ends[{down}][{columns}];\n"
         );
         if !self.moments.is_empty() {
@@ -238,15 +251,17 @@ fn finish(name: &str, cols: usize, groups: usize, parts: usize, sums: usize) -> 
         let choose = |rest: String, sum: usize| format!("blockIdx.z == {sum}u ? {name}{sum} : {rest}");
         (0..sums - 1).rev().fold(format!("{name}{}", sums - 1), choose)
     };
-    let mut body =
-        format!("const float* const partial = {};\nfloat* const sum = {};\n", of_block("partial"), of_block("sum"));
+    let ([x, y], places) = grid(cols.div_ceil(across), groups);
+    let mut body = places.to_owned();
+    body +=
+        &format!("const float* const partial = {};\nfloat* const sum = {};\n", of_block("partial"), of_block("sum"));
     body += &format!(
-        "const u32 col = blockIdx.x * {across}u + threadIdx.x;\n\
+        "const u32 col = tile * {across}u + threadIdx.x;\n\
          float total = 0.0f;\n\
          if (col < {cols}u) {{\n\
          #pragma unroll 4\n    \
          for (u32 part = threadIdx.y; part < {parts}u; part += {down}u)\n        \
-         total += partial[(blockIdx.y * {parts}u + part) * {cols}u + col];\n}}\n"
+         total += partial[(run * {parts}u + part) * {cols}u + col];\n}}\n"
     );
     if down > 1 {
         body += &format!(
@@ -257,15 +272,14 @@ fn finish(name: &str, cols: usize, groups: usize, parts: usize, sums: usize) -> 
              for (u32 y = 1; y < {down}u; ++y) total += totals[y][threadIdx.x];\n"
         );
     }
-    body += &format!("if (col < {cols}u) sum[blockIdx.y * {cols}u + col] = total;\n");
+    body += &format!("if (col < {cols}u) sum[run * {cols}u + col] = total;\n");
     let elements = groups * cols;
     let pair = |sum: usize| {
         let partial = Parameter::input(format!("partial{sum}"), DType::F32, elements * parts);
         [partial, Parameter::output(format!("sum{sum}"), DType::F32, elements)]
     };
     let parameters = (0..sums).flat_map(pair).collect();
-    let blocks = [cols.div_ceil(across) as u32, groups as u32, sums as u32];
-    Kernel::new(name, parameters, blocks, block.threads(), &indented(&body))
+    Kernel::new(name, parameters, [x, y, sums as u32], block.threads(), &indented(&body))
 }
 
 /// Puts together the moments of all parts: `[parts, cols]` twice to `[cols]` twice.

@@ -595,7 +595,7 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
                    unsigned shared, stream* s, void** values, void**) {
     IN_CONTEXT;
     unsigned long threads = (unsigned long)bx * by * bz;
-    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024 || shared) return INVALID_VALUE;
+    if (!gx || !gy || !gz || gx > 0x7fffffff || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024 || shared) return INVALID_VALUE;
     // A kernel has 4 KB of parameters.
     uint64_t taken[8 * 512];
     int count = f->take(values, taken);
