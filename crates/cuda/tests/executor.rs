@@ -4,7 +4,7 @@ mod common;
 #[path = "common/device.rs"]
 mod device;
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, LoweringError, Unsupported};
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, LoweringError, OutOfMemory, Unsupported};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding};
 use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
 use bessemer_ir::ops::detection::masks::MaskTargets;
@@ -440,9 +440,15 @@ fn memory_that_is_not_there_is_said_with_what_uses_the_rest() {
     let x = g.input("x", Role::State, TensorType::f32([100, 1 << 29])).unwrap();
     g.output("x", x);
     let plan = compile(&g, &NullTarget, &CompileOptions::default()).unwrap();
-    let message = gpu.new_state(StateLayout::of_plan(&plan)).err().unwrap().to_string();
+    let error = gpu.new_state(StateLayout::of_plan(&plan)).err().unwrap();
+    let message = error.to_string();
     assert!(message.starts_with("no memory for the state of 214748364800 bytes: cuMemAlloc failed"), "{message}");
     assert!(message.ends_with("bytes are free; in use: the state: 256"), "{message}");
+    // Of all that the device has, libraries take some when they start.
+    let RunError::Memory { source, .. } = &error else { panic!("{error}") };
+    let found: &OutOfMemory = source.get_ref().unwrap().downcast_ref().unwrap();
+    let all = 150_754_820_096 - 1_500_000_000;
+    assert_eq!([0, 256, all, 2 * all].map(|in_use| found.room(in_use)), [all, all - 256, 0, 0].map(Some));
 }
 
 #[test]

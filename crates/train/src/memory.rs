@@ -94,11 +94,12 @@ const MOST_LOOKS: usize = 12;
 /// How much smaller than the largest batch the one that an error names may be, as a share of it: few looks then find it.
 const CLOSE: f64 = 0.02;
 
-/// Bytes that a step which found no memory may have, now that what was made of it is gone.
+/// Bytes that a step which found no memory may have, now that what was made of it is gone: less than are free, as libraries take some when
+/// they start.
 fn room(error: &RunError, device: &dyn Device) -> Option<u64> {
     let RunError::Memory { source, .. } = error else { return None };
     let found: &OutOfMemory = source.get_ref()?.downcast_ref()?;
-    (found.free? + found.used()).checked_sub(device.memory_in_use()?)
+    found.room(device.memory_in_use()?)
 }
 
 /// What a step with so many samples needs.

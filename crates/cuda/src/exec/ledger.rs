@@ -66,10 +66,15 @@ pub struct OutOfMemory {
     in_use: Vec<(String, usize)>,
 }
 
+/// Bytes of the device that no plan is to have: for what the driver and libraries take when they start, kernels, and results of steps.
+pub(crate) const RESERVED: u64 = 1_500_000_000;
+
 impl OutOfMemory {
-    /// Bytes that this process's states and plans had.
-    pub fn used(&self) -> u64 {
-        self.in_use.iter().map(|&(_, bytes)| bytes as u64).sum()
+    /// Bytes that a plan may have, as far as is known, now that this process's states and plans have so many: of what was free and theirs,
+    /// less a reserve of 1.5 GB. It is taken off whether libraries have started already or not.
+    pub fn room(&self, in_use: u64) -> Option<u64> {
+        let used: u64 = self.in_use.iter().map(|&(_, bytes)| bytes as u64).sum();
+        Some((self.free? + used).saturating_sub(in_use + RESERVED))
     }
 }
 

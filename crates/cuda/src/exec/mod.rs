@@ -34,6 +34,8 @@ use executor::CudaExecutor;
 pub(crate) use feeds::bytes_of_feeds;
 use ledger::Ledger;
 pub use ledger::OutOfMemory;
+#[cfg(test)]
+pub(crate) use ledger::RESERVED;
 use serde::{Deserialize, Serialize};
 use state::CudaState;
 use std::collections::{BTreeMap, HashMap};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::CudaTarget;
-use crate::exec::PRODUCT_WORKSPACE;
+use crate::exec::{PRODUCT_WORKSPACE, RESERVED};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::matmul::Matmul;
@@ -201,6 +201,7 @@ fn a_sheet_of_all_families_is_built_in_by_name() {
     for name in Sheet::names() {
         let sheet = Sheet::find(name).unwrap();
         assert!(sheet.product().starts_with("NVIDIA ") && sheet.of.source.len() > 20, "{name}");
+        assert_eq!(sheet.of.limits.reserved_gbytes.value * 1e9, RESERVED as f64, "as errors reserve");
         let is_measured = |share: &&Efficiency| {
             share.arithmetic.into_iter().chain([share.memory]).any(|figure| figure.origin == Origin::Measured)
         };
