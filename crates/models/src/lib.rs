@@ -12,6 +12,7 @@ pub mod maskrcnn;
 mod model;
 pub mod resnet;
 pub mod resnet_cifar;
+pub mod tensorflow;
 pub mod weights;
 
 pub use classifier::{
@@ -19,7 +20,7 @@ pub use classifier::{
     find,
 };
 pub use model::{Model, Summary, flops};
-pub use weights::{ExternalTensor, FileName, WeightNames, WeightsError, load_into};
+pub use weights::{ExternalTensor, WeightNames, WeightsError, load_into};
 
 /// What can be wrong with a request for a model.
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]

@@ -5,7 +5,8 @@ use bessemer_nn::ParamSpec;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// A tensor of a file of weights, in PyTorch's layouts (convolutions `[CO, CI, KH, KW]`, linear layers `[out, in]`).
+/// A tensor of a file of weights, in PyTorch's layouts (convolutions `[CO, CI, KH, KW]`, linear layers `[out, in]`);
+/// [`crate::tensorflow`] brings those of TensorFlow into them.
 #[derive(Clone, Copy, Debug)]
 pub struct ExternalTensor<'a> {
     /// Name in the file.
@@ -63,8 +64,8 @@ fn describe(error: &WeightsError) -> String {
 /// How a family of models names the tensors of its files.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightNames {
-    /// Reads the name of a tensor in a file of any suite that the family knows.
-    pub read: fn(&str) -> FileName,
+    /// The canonical name of a tensor in a file of any suite of PyTorch's that the family knows.
+    pub read: fn(&str) -> String,
     /// Whether a file may hold a tensor of this canonical name although no model wants it, such as copies and counts.
     pub is_ignored: fn(&str) -> bool,
     /// The name that torchvision gives to a canonical name.
@@ -76,7 +77,7 @@ pub struct WeightNames {
 impl WeightNames {
     /// Names that are the same in every file.
     pub const PLAIN: WeightNames = WeightNames {
-        read: |name| FileName::plain(without_module(name)),
+        read: |name| without_module(name).to_owned(),
         is_ignored: |_| false,
         torchvision: str::to_owned,
         deep_learning_examples: str::to_owned,
@@ -89,35 +90,13 @@ impl WeightNames {
 
     /// The canonical name of a tensor in a file.
     pub fn canonical(&self, name: &str) -> String {
-        (self.read)(name).canonical
-    }
-}
-
-/// What the name of a tensor in a file says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileName {
-    /// The name used here.
-    pub canonical: String,
-    /// Whether the file stores the matrix as `[in, out]`.
-    pub is_transposed: bool,
-}
-
-impl FileName {
-    /// The name of a tensor that is stored as here.
-    pub fn plain(canonical: impl Into<String>) -> Self {
-        Self { canonical: canonical.into(), is_transposed: false }
+        (self.read)(name)
     }
 }
 
 /// A name without the `module.` that PyTorch's data-parallel training puts before it.
 pub fn without_module(name: &str) -> &str {
     name.strip_prefix("module.").unwrap_or(name)
-}
-
-/// The transpose of a matrix of `rows` rows.
-fn transposed(data: &[f32], rows: usize) -> Vec<f32> {
-    let cols = data.len() / rows.max(1);
-    (0..data.len()).map(|i| data[i % rows * cols + i / rows]).collect()
 }
 
 /// Matches the tensors of a file with those of a model, all of them, and brings them into the order of the graph.
@@ -138,7 +117,7 @@ pub fn load_into<'a>(
     let mut seen = vec![false; wanted.len()];
     let mut error = WeightsError::default();
     for tensor in tensors {
-        let FileName { canonical, is_transposed } = (names.read)(tensor.name);
+        let canonical = names.canonical(tensor.name);
         if (names.is_ignored)(&canonical) {
             continue;
         }
@@ -153,10 +132,7 @@ pub fn load_into<'a>(
         }
         seen[position] = true;
         let shape = spec.external_shape();
-        let reversed: Vec<usize> = tensor.shape.iter().rev().copied().collect();
-        if is_transposed && shape.dims() == reversed {
-            loaded[position] = Some(spec.from_external(&transposed(tensor.data, tensor.shape[0])));
-        } else if !is_transposed && shape.dims() == tensor.shape {
+        if shape.dims() == tensor.shape {
             loaded[position] = Some(spec.from_external(tensor.data));
         } else {
             error.misshapen.push((spec.name.clone(), tensor.shape.into(), shape));

@@ -4,6 +4,7 @@ use bessemer_ir::Op;
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::bert::{BERTS, BertConfig, BertInit, BertOptions, Sequences, TIED, evaluate, infer, train};
 use bessemer_models::flops;
+use bessemer_models::tensorflow::{self, FileName};
 use bessemer_models::{ExternalTensor, Model, ModelError, load_into};
 use bessemer_nn::{Activation, Optimizer, ParamKind, Schedule, Sgd, TrainConfig, initialise};
 
@@ -283,6 +284,14 @@ fn checkpoints_of_google_load() {
             let (rows, cols) = (shape[0], shape[1]);
             shape.reverse();
             (name, shape, (0..rows * cols).map(|i| data[i % rows * cols + i / rows]).collect())
+        })
+        .collect();
+    let data: Vec<(String, Vec<usize>, Vec<f32>)> = data
+        .iter()
+        .map(|(name, shape, data)| {
+            let FileName { canonical, layout } = tensorflow::read(name).expect("a name of Google's");
+            let (shape, data) = layout.to_torch(shape, 1, data);
+            (canonical, shape, data)
         })
         .collect();
     let mut tensors: Vec<ExternalTensor<'_>> =

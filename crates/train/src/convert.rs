@@ -1,6 +1,6 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
+use crate::checkpoint::{NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, recipe_of, vocabulary_of};
 use crate::onnx;
@@ -31,6 +31,8 @@ pub enum Names {
     DeepLearningExamples,
     /// `bert.encoder.layer.0.attention.self.query.weight`, in a folder with `config.json` and `vocab.txt`.
     HuggingFace,
+    /// `resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel`: a checkpoint of TensorFlow, which is read and not written.
+    TensorFlow,
     /// No naming but an ONNX file with the network of inference.
     Onnx,
 }
@@ -44,9 +46,10 @@ impl FromStr for Names {
             "torchvision" => Ok(Self::Torchvision),
             "dle" => Ok(Self::DeepLearningExamples),
             "huggingface" => Ok(Self::HuggingFace),
+            "tensorflow" => Ok(Self::TensorFlow),
             "onnx" => Ok(Self::Onnx),
             other => {
-                let allowed = "expected torchvision, timm, dle, huggingface, onnx or bessemer";
+                let allowed = "expected torchvision, timm, dle, huggingface, tensorflow, onnx or bessemer";
                 Err(TrainError::setting("the naming", other, allowed))
             }
         }
@@ -60,6 +63,7 @@ impl fmt::Display for Names {
             Self::Torchvision => "torchvision",
             Self::DeepLearningExamples => "dle",
             Self::HuggingFace => "huggingface",
+            Self::TensorFlow => "tensorflow",
             Self::Onnx => "onnx",
         })
     }
@@ -69,7 +73,7 @@ impl Names {
     /// The canonical name of a tensor in this naming.
     fn of(self, names: &WeightNames, canonical: &str) -> String {
         match self {
-            Self::Timm | Self::HuggingFace | Self::Onnx => canonical.to_owned(),
+            Self::Timm | Self::HuggingFace | Self::TensorFlow | Self::Onnx => canonical.to_owned(),
             Self::Torchvision => (names.torchvision)(canonical),
             Self::DeepLearningExamples => (names.deep_learning_examples)(canonical),
         }
@@ -105,11 +109,11 @@ pub struct ConvertOptions<'a> {
 }
 
 /// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder (the averages if the run kept them, which its
-/// evaluations took) or folder of Hugging Face to a `.safetensors` file, or a
+/// evaluations took), folder of Hugging Face or checkpoint of TensorFlow to a `.safetensors` file, or a
 /// folder as Hugging Face has it, as F32 under other names, or with the network of inference to an ONNX file. Counts of batches (`num_batches_tracked`) are left out.
 ///
 /// # Errors
-/// Names of another suite than `from`; weights that do not fit the model, or no model of the zoo; an output that exists; a network without an ONNX form.
+/// Names of another suite than `from`, or a naming that is not read or not written; weights that do not fit the model, or no model of the zoo; an output that exists; a network without an ONNX form.
 pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>) -> Result<Converted, TrainError> {
     if output.exists() {
         let allowed = "it exists already, choose another name";
@@ -126,6 +130,17 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
     let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
     if options.from == Some(Names::Onnx) {
         return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
+    }
+    if options.to == Names::TensorFlow {
+        let allowed = "checkpoints of TensorFlow are read, not written";
+        return Err(TrainError::setting("the naming", options.to, allowed));
+    }
+    if let Some(from) = options.from
+        && (from == Names::TensorFlow) != is_tensorflow(input)?
+    {
+        let is = if from == Names::TensorFlow { "is no" } else { "is a" };
+        let allowed = format!("{} {is} checkpoint of TensorFlow", trained.origin);
+        return Err(TrainError::setting("the naming of the input", from, allowed));
     }
     if options.to != Names::Onnx && options.form != NetworkForm::default() {
         let allowed = "image size, sequence length and outputs are those of an ONNX file";
@@ -197,7 +212,10 @@ fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPa
 mod tests {
     use super::*;
     use crate::checkpoint::read_safetensors;
+    use crate::checkpoint::tensorflow_file::writer::write_checkpoint;
     use crate::workload::DetectorOutputs;
+    use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
+    use bessemer_models::electra::{self, PretrainingOptions};
     use bessemer_models::find;
     use bessemer_nn::initialise;
     use tempfile::TempDir;
@@ -252,6 +270,137 @@ mod tests {
         let error = convert_weights(&path("b"), &path("d"), &wrong).unwrap_err().to_string();
         assert!(error.contains("layers.") && error.contains("torchvision"), "{error}");
         assert!(convert_weights(&path("b"), &path("c"), &from).unwrap_err().to_string().contains("exists already"));
+    }
+
+    /// A tensor as a layer of TensorFlow has it, `axes` of it in that order.
+    fn permuted(tensor: &NamedTensor<'_>, axes: &[usize]) -> NamedTensor<'static> {
+        let values = tensor.to_f32().unwrap();
+        let shape: Vec<usize> = axes.iter().map(|&axis| tensor.shape[axis]).collect();
+        let stride = |axis: usize| tensor.shape[axis + 1..].iter().product::<usize>();
+        let strides: Vec<usize> = axes.iter().map(|&axis| stride(axis)).collect();
+        let place = |mut index: usize| {
+            let digits = shape.iter().zip(&strides).rev().map(|(size, stride)| {
+                let digit = index % size;
+                index /= size;
+                digit * stride
+            });
+            digits.sum::<usize>()
+        };
+        let ordered: Vec<f32> = (0..values.len()).map(|index| values[place(index)]).collect();
+        let data = NamedTensor::from_f32("", shape.clone(), &ordered).unwrap().data.into_owned();
+        NamedTensor { name: tensor.name.clone(), dtype: tensor.dtype, shape, data: data.into() }
+    }
+
+    /// Converts weights that lie in a checkpoint of TensorFlow under `name` of each name, and compares them with those in it.
+    fn check_tensorflow(model: &str, tensors: Vec<NamedTensor<'static>>, name: impl Fn(&str) -> String) {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let in_tensorflow = tensors.iter().map(|tensor| {
+            let name = name(&tensor.name);
+            let axes: &[usize] = match (name.rsplit('/').next(), tensor.shape.len()) {
+                (Some("kernel"), 2) => &[1, 0],
+                (Some("kernel"), 4) => &[2, 3, 1, 0],
+                (Some("depthwise_kernel"), _) => &[2, 3, 0, 1],
+                _ => &[0, 1][..tensor.shape.len()],
+            };
+            NamedTensor { name, ..permuted(tensor, axes) }
+        });
+        write_checkpoint(&path("model.ckpt"), &in_tensorflow.collect::<Vec<_>>());
+        let from = |names| ConvertOptions { from: Some(names), model: Some(model), ..ConvertOptions::default() };
+        let converted = convert_weights(&path("model.ckpt"), &path("a"), &from(Names::TensorFlow)).unwrap();
+        assert_eq!((converted.model, converted.tensors), (model, tensors.len()));
+        assert_eq!(sorted(read_safetensors(&path("a")).unwrap()), sorted(tensors));
+
+        let refused = |input: &str, options: &ConvertOptions<'_>| {
+            convert_weights(&path(input), &path("b"), options).unwrap_err().to_string()
+        };
+        let error = refused("model.ckpt", &from(Names::Timm));
+        assert!(error.contains("is timm; ") && error.contains("is a checkpoint of TensorFlow"), "{error}");
+        let error = refused("a", &from(Names::TensorFlow));
+        assert!(error.contains("is tensorflow; ") && error.contains("is no checkpoint of TensorFlow"), "{error}");
+        let error = refused("a", &ConvertOptions { to: Names::TensorFlow, ..ConvertOptions::default() });
+        assert!(error.contains("are read, not written"), "{error}");
+    }
+
+    #[test]
+    fn checkpoints_of_tensorflow_give_efficientnets() {
+        let layer = |module: &str| -> String {
+            match module {
+                "conv_stem" => "stem_conv2d".to_owned(),
+                "bn1" => "stem_bn".to_owned(),
+                "conv_head" => "top_conv2d".to_owned(),
+                "bn2" => "top_bn".to_owned(),
+                "classifier" => "logits".to_owned(),
+                block => {
+                    let parts: Vec<&str> = block.splitn(4, '.').collect();
+                    let is_first = parts[1] == "0";
+                    let part = match parts[3] {
+                        "conv_pw" if !is_first => "expand_conv2d",
+                        "bn1" if !is_first => "expand_bn",
+                        "conv_dw" => "depthwise_conv2d",
+                        "bn1" => "depthwise_bn",
+                        "bn2" if !is_first => "depthwise_bn",
+                        "se.conv_reduce" => "se_reduce_conv2d",
+                        "se.conv_expand" => "se_expand_conv2d",
+                        "conv_pw" | "conv_pwl" => "project_conv2d",
+                        _ => "project_bn",
+                    };
+                    format!("stack_{}/block_{}/{part}", parts[1], parts[2])
+                }
+            }
+        };
+        check_tensorflow("efficientnet-tiny", weights("efficientnet-tiny"), |name| {
+            let (module, tensor) = name.rsplit_once('.').unwrap();
+            let layer = layer(module);
+            let variable = match (tensor, layer.ends_with("_bn")) {
+                ("weight", true) => "gamma",
+                ("bias", true) => "beta",
+                ("running_mean", _) => "moving_mean",
+                ("running_var", _) => "moving_variance",
+                ("weight", _) if layer.ends_with("depthwise_conv2d") => "depthwise_kernel",
+                ("weight", _) => "kernel",
+                _ => tensor,
+            };
+            format!("efficientnet/{layer}/{variable}")
+        });
+    }
+
+    /// A name of Google's.
+    fn of_google(name: &str) -> String {
+        let is_norm = name.contains("LayerNorm");
+        let name = name.replace(".layer.", ".layer_").replace('.', "/");
+        let name = name.replace("cls/predictions/bias", "cls/predictions/output_bias");
+        let name = name.replace("seq_relationship/weight", "seq_relationship/output_weights");
+        let name = name.replace("seq_relationship/bias", "seq_relationship/output_bias");
+        let name = name.replace("generator_lm_head/bias", "generator_predictions/output_bias");
+        let name = name.replace("discriminator_predictions/dense_prediction", "discriminator_predictions/dense_1");
+        match name.strip_suffix("/weight") {
+            Some(stem) if is_norm => format!("{stem}/gamma"),
+            Some(stem) if stem.ends_with("_embeddings") => stem.to_owned(),
+            Some(stem) => format!("{stem}/kernel"),
+            None if is_norm => name.replace("/bias", "/beta"),
+            None => name,
+        }
+    }
+
+    #[test]
+    fn checkpoints_of_tensorflow_give_models_of_text() {
+        let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
+        let tensors = |specs: &[ParamSpec]| {
+            let specs = specs.iter().filter(|spec| spec.kind.is_model());
+            specs.map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect::<Vec<_>>()
+        };
+        let spec = bert::find("bert-tiny").unwrap();
+        let config = BertConfig { vocab_size: 40, ..(spec.config)() };
+        let model = bert::infer(&config, sequences, &BertOptions::default()).unwrap();
+        check_tensorflow("bert-tiny", tensors(&model.specs), of_google);
+
+        let spec = electra::find("electra-tiny").unwrap();
+        let mut config = (spec.config)();
+        config.encoder.vocab_size = 40;
+        let options = PretrainingOptions::new(spec.generator_fraction);
+        let model = electra::evaluate(&config, sequences, &options).unwrap();
+        check_tensorflow("electra-tiny", tensors(&model.specs), of_google);
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub use config::{BertConfig, BertOptions, Sequences};
 pub(crate) use encoder::{Embeddings, Encoder, Tokens, mask_bias};
 pub(crate) use heads::{first_states, states_at, token_numbers, token_scores};
 pub use init::BertInit;
-pub(crate) use names::is_of_optimizer;
 pub use names::{NAMES, TIED};
+pub(crate) use names::{is_of_optimizer, of_tensorflow};
 pub use steps::{evaluate, forward_loss, infer, train};
 
 use crate::ModelError;

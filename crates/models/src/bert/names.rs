@@ -1,6 +1,7 @@
 //! Names of published checkpoints.
 
-use crate::weights::{FileName, WeightNames, without_module};
+use crate::tensorflow::{FileName, of_transformer};
+use crate::weights::{WeightNames, without_module};
 
 /// Tensors that files of Hugging Face have beside those of the model, and the ones they are copies of.
 pub const TIED: [(&str, &str); 2] = [
@@ -8,33 +9,18 @@ pub const TIED: [(&str, &str); 2] = [
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ];
 
-/// The names of Hugging Face's `BertForPreTraining`, which are those used here, of Google's TensorFlow checkpoints (`bert/...`,
-/// `cls/...`) and of NVIDIA's PyTorch recipe (`dense_act`).
+/// The names of Hugging Face's `BertForPreTraining`, which are those used here, and of NVIDIA's PyTorch recipe (`dense_act`).
 pub static NAMES: WeightNames =
     WeightNames { read, is_ignored, torchvision: str::to_owned, deep_learning_examples: str::to_owned };
 
-fn read(name: &str) -> FileName {
-    let name = without_module(name);
-    if !name.starts_with("bert/") && !name.starts_with("cls/") {
-        let name = name.replace("dense_act", "dense");
-        let name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias");
-        return FileName::plain(name);
-    }
-    let parts: Vec<String> = name.split('/').map(part).collect();
-    let mut canonical = parts.join(".");
-    if canonical.ends_with("_embeddings") {
-        canonical += ".weight";
-    }
-    FileName { canonical, is_transposed: name.ends_with("/kernel") }
+fn read(name: &str) -> String {
+    let name = without_module(name).replace("dense_act", "dense");
+    name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 }
 
-/// One part of a path of Google's.
-fn part(part: &str) -> String {
-    match part {
-        "kernel" | "gamma" | "output_weights" => "weight".to_string(),
-        "beta" | "output_bias" => "bias".to_string(),
-        _ => part.strip_prefix("layer_").map_or_else(|| part.to_string(), |number| format!("layer.{number}")),
-    }
+/// Names of Google's checkpoints (`bert/...`, `cls/...`), and of Hugging Face's models in Keras.
+pub(crate) fn of_tensorflow(_: &str, name: &str) -> Option<FileName> {
+    if name.starts_with("bert/") || name.starts_with("cls/") { of_transformer(name) } else { None }
 }
 
 /// Copies, constants, and what optimizers keep.
@@ -53,31 +39,41 @@ pub(crate) fn is_of_optimizer(canonical: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensorflow::{self, Layout};
 
     #[test]
-    fn names_of_other_suites() {
-        for (name, expected, transposed) in [
-            ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", false),
-            ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", false),
+    fn names_of_google() {
+        for (name, expected, layout) in [
+            ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", Layout::Torch),
+            ("bert/embeddings/word_embeddings/weight", "bert.embeddings.word_embeddings.weight", Layout::Torch),
+            ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", Layout::Torch),
             (
                 "bert/encoder/layer_11/attention/self/query/kernel",
                 "bert.encoder.layer.11.attention.self.query.weight",
-                true,
+                Layout::Kernel,
             ),
-            ("bert/encoder/layer_3/output/LayerNorm/beta", "bert.encoder.layer.3.output.LayerNorm.bias", false),
-            ("bert/pooler/dense/bias", "bert.pooler.dense.bias", false),
-            ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", true),
-            ("cls/predictions/output_bias", "cls.predictions.bias", false),
-            ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", false),
-            ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", false),
-            (
-                "bert.encoder.layer.0.intermediate.dense_act.weight",
-                "bert.encoder.layer.0.intermediate.dense.weight",
-                false,
-            ),
-            ("cls.predictions.transform.LayerNorm.gamma", "cls.predictions.transform.LayerNorm.weight", false),
+            ("bert/encoder/layer_3/output/LayerNorm/beta", "bert.encoder.layer.3.output.LayerNorm.bias", Layout::Torch),
+            ("bert/pooler/dense/bias", "bert.pooler.dense.bias", Layout::Torch),
+            ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", Layout::Kernel),
+            ("cls/predictions/output_bias", "cls.predictions.bias", Layout::Torch),
+            ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", Layout::Torch),
+            ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", Layout::Torch),
         ] {
-            assert_eq!(read(name), FileName { canonical: expected.to_string(), is_transposed: transposed });
+            assert_eq!(tensorflow::read(name), Some(FileName { canonical: expected.to_owned(), layout }));
+        }
+        let of_optimizer = "bert/pooler/dense/kernel/adam_m";
+        assert!(
+            tensorflow::read(of_optimizer).is_none() && NAMES.ignores(of_optimizer) && NAMES.ignores("global_step")
+        );
+    }
+
+    #[test]
+    fn names_of_pytorch() {
+        for (name, expected) in [
+            ("bert.encoder.layer.0.intermediate.dense_act.weight", "bert.encoder.layer.0.intermediate.dense.weight"),
+            ("cls.predictions.transform.LayerNorm.gamma", "cls.predictions.transform.LayerNorm.weight"),
+        ] {
+            assert_eq!(read(name), expected);
         }
     }
 }

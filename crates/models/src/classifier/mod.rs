@@ -3,6 +3,7 @@
 mod names;
 mod zoo;
 
+pub(crate) use names::of_tensorflow;
 pub use names::{EFFICIENTNET_NAMES, NAMES};
 pub use zoo::{Architecture, ModelSpec, ZOO, find};
 

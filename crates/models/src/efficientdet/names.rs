@@ -1,12 +1,12 @@
 //! Names of published detectors.
 
-use crate::weights::{FileName, WeightNames, without_module};
+use crate::weights::{WeightNames, without_module};
 
 /// Names of the `effdet` package. Files of its training benches put `model.` before them.
 pub static NAMES: WeightNames = WeightNames {
     read: |name| {
         let name = without_module(name);
-        FileName::plain(name.strip_prefix("model.").unwrap_or(name))
+        name.strip_prefix("model.").unwrap_or(name).to_owned()
     },
     is_ignored: |canonical| canonical.ends_with("num_batches_tracked") || canonical == "anchors.boxes",
     torchvision: str::to_owned,

@@ -14,6 +14,7 @@ mod span_head;
 pub mod squad;
 
 pub use config::{ElectraConfig, ElectraOptions, Generator, PretrainingOptions};
+pub(crate) use names::of_tensorflow;
 pub use pretraining::{evaluate, forward_loss, infer_discriminator, infer_generator, train};
 pub use squad::{SpanHead, SquadOptions};
 

@@ -4,6 +4,7 @@
 //! the generator those of `ElectraForMaskedLM`, but `generator.` in place of `electra.`: the names of Google's checkpoints.
 
 use crate::bert::is_of_optimizer;
+use crate::tensorflow::{FileName, Layout, of_layer, of_transformer};
 use crate::weights::WeightNames;
 
 /// Tensors that files of Hugging Face have beside those of the model, and the ones they are copies of.
@@ -20,6 +21,40 @@ pub static NAMES: WeightNames = WeightNames {
 const WORDS: &str = "electra.embeddings.word_embeddings.weight";
 const EMBEDDINGS: &str = "electra.embeddings.";
 const GENERATOR_HEADS: [&str; 2] = ["generator_predictions.", "generator_lm_head."];
+
+/// How Keras calls the network of a generator, for which its variables have the discriminator's names.
+const KERAS_GENERATOR: &str = "tf_electra_for_masked_lm";
+/// Layers of heads by the names of NVIDIA's sample for TensorFlow 2.
+const KERAS_HEADS: [(&str, &str); 7] = [
+    ("start_logits/start_logit_pooler_dense", "start_logits.dense"),
+    ("end_logits/end_logit_pooler_dense_0", "end_logits.dense_0"),
+    ("end_logits/end_logit_pooler_LayerNorm", "end_logits.LayerNorm"),
+    ("end_logits/end_logit_pooler_dense_1", "end_logits.dense_1"),
+    ("answer_class/pooler_answer_class_dense_0", "answer_class.dense_0"),
+    ("answer_class/pooler_answer_class_dense_1", "answer_class.dense_1"),
+    ("qa_outputs", "qa_outputs"),
+];
+
+/// Names of Google's checkpoints, which hold the joint model (`electra/...`, `generator/...`), and of Hugging Face's and NVIDIA's
+/// models in Keras, where `before` says whose network a variable is of.
+pub(crate) fn of_tensorflow(before: &str, name: &str) -> Option<FileName> {
+    let (network, rest) = name.split_once('/')?;
+    let is_generator = before.split('/').any(|scope| scope.starts_with(KERAS_GENERATOR));
+    match network {
+        "electra" if is_generator && !rest.starts_with("embeddings/") => of_transformer(&format!("generator/{rest}")),
+        "electra" | "generator" => of_transformer(name),
+        "discriminator_predictions" => of_transformer(&name.replace("/dense_1/", "/dense_prediction/")),
+        "generator_predictions" if rest == "output_bias" => {
+            Some(FileName { canonical: "generator_lm_head.bias".to_owned(), layout: Layout::Torch })
+        }
+        "generator_predictions" | "generator_lm_head" => of_transformer(name),
+        _ => {
+            let (layer, variable) = name.rsplit_once('/')?;
+            let (_, head) = KERAS_HEADS.iter().find(|(keras, _)| *keras == layer)?;
+            of_layer(head, variable)
+        }
+    }
+}
 
 /// The name in a discriminator's file of a tensor of the joint model; `None` for what the generator has alone.
 pub fn in_discriminator(joint: &str) -> Option<&str> {
@@ -92,6 +127,7 @@ fn is_ignored(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensorflow;
 
     const JOINT: [&str; 8] = [
         "electra.embeddings.word_embeddings.weight",
@@ -123,5 +159,59 @@ mod tests {
         let mut back = join(discriminator, generator);
         back.sort_by_key(|&(_, t)| t);
         assert_eq!(back, named(&joint));
+    }
+
+    #[test]
+    fn names_of_tensorflow() {
+        for (name, expected, layout) in [
+            ("electra/embeddings/word_embeddings", "electra.embeddings.word_embeddings.weight", Layout::Torch),
+            ("electra/embeddings/LayerNorm/gamma", "electra.embeddings.LayerNorm.weight", Layout::Torch),
+            ("electra/embeddings_project/kernel", "electra.embeddings_project.weight", Layout::Kernel),
+            (
+                "electra/encoder/layer_11/attention/self/query/kernel",
+                "electra.encoder.layer.11.attention.self.query.weight",
+                Layout::Kernel,
+            ),
+            ("generator/embeddings_project/bias", "generator.embeddings_project.bias", Layout::Torch),
+            (
+                "generator/encoder/layer_0/output/LayerNorm/beta",
+                "generator.encoder.layer.0.output.LayerNorm.bias",
+                Layout::Torch,
+            ),
+            ("generator_predictions/dense/kernel", "generator_predictions.dense.weight", Layout::Kernel),
+            ("generator_predictions/LayerNorm/gamma", "generator_predictions.LayerNorm.weight", Layout::Torch),
+            ("generator_predictions/output_bias", "generator_lm_head.bias", Layout::Torch),
+            ("discriminator_predictions/dense/kernel", "discriminator_predictions.dense.weight", Layout::Kernel),
+            (
+                "discriminator_predictions/dense_1/kernel",
+                "discriminator_predictions.dense_prediction.weight",
+                Layout::Kernel,
+            ),
+            (
+                "tf_electra_for_pre_training/electra/embeddings/position_embeddings/embeddings",
+                "electra.embeddings.position_embeddings.weight",
+                Layout::Torch,
+            ),
+            (
+                "tf_electra_for_pre_training/electra/encoder/layer_._3/intermediate/dense/kernel",
+                "electra.encoder.layer.3.intermediate.dense.weight",
+                Layout::Kernel,
+            ),
+            (
+                "tf_electra_for_masked_lm/electra/encoder/layer_._3/intermediate/dense/kernel",
+                "generator.encoder.layer.3.intermediate.dense.weight",
+                Layout::Kernel,
+            ),
+            ("tf_electra_for_masked_lm/generator_lm_head/bias", "generator_lm_head.bias", Layout::Torch),
+            (
+                "tf_electra_for_question_answering/start_logits/start_logit_pooler_dense/kernel",
+                "start_logits.dense.weight",
+                Layout::Kernel,
+            ),
+            ("end_logits/end_logit_pooler_LayerNorm/gamma", "end_logits.LayerNorm.weight", Layout::Torch),
+            ("answer_class/pooler_answer_class_dense_1/kernel", "answer_class.dense_1.weight", Layout::Kernel),
+        ] {
+            assert_eq!(tensorflow::read(name), Some(FileName { canonical: expected.to_owned(), layout }), "{name}");
+        }
     }
 }

@@ -17,6 +17,7 @@ pub use config::{
     TrainingOptions,
 };
 pub use names::NAMES;
+pub(crate) use names::of_tensorflow;
 pub use zoo::{MaskRcnnSpec, ZOO, find};
 
 use crate::ModelError;

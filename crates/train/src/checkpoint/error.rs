@@ -2,6 +2,19 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+/// Characters of a name from the file that an error shows.
+const MAX_SHOWN: usize = 80;
+
+/// Text from a file as an error shows it: on one line and not long.
+pub(super) fn shown(text: &str) -> String {
+    let escaped = text.chars().flat_map(char::escape_debug);
+    let mut short: String = escaped.take(MAX_SHOWN).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
 /// A checkpoint that was passed over, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {

@@ -22,6 +22,7 @@ mod safetensors_file;
 mod store;
 mod tensor;
 mod tensor_file;
+pub(crate) mod tensorflow_file;
 mod torch_file;
 mod weights;
 
@@ -37,6 +38,7 @@ pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};
 pub use tensor_file::TensorFile;
+pub(crate) use tensorflow_file::is_tensorflow;
 pub use torch_file::{StateDictChoice, state_dict_choice};
 pub use weights::{WeightOptions, load_weights};
 

@@ -98,7 +98,9 @@ fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String
     let available = length.saturating_sub(8).min(MAX_HEADER_BYTES);
     if header_length > available {
         if let Some(kind) = other_kind(&bytes) {
-            return Err(format!("that is {kind}; weights come as a safetensors file or one of PyTorch"));
+            return Err(format!(
+                "that is {kind}; weights come as a safetensors file, one of PyTorch or a checkpoint of TensorFlow"
+            ));
         }
         return Err(format!(
             "not a safetensors file, or truncated: the header claims {header_length} bytes, at most {available} are possible"

@@ -3,9 +3,12 @@ use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
 use super::store::{has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
+use super::tensorflow_file::{find_prefix, read_tensorflow_file};
 use super::torch_file::{is_torch_file, read_torch_file};
 use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
 use crate::tasks::registry;
+use bessemer_models::tensorflow::{self, FileName};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -15,13 +18,16 @@ pub struct WeightOptions {
     pub to_f32: bool,
     /// Refuse NaN and infinities.
     pub reject_non_finite: bool,
-    /// Take the averaged weights of a checkpoint or PyTorch file instead of the last ones.
+    /// Take the averaged weights of a checkpoint or of a file of PyTorch or TensorFlow instead of the last ones.
     pub ema: bool,
 }
 
 /// Loads weights from a `.safetensors` file, a PyTorch file (`.pth`, `.pt`, `.bin`; see [`super::state_dict_choice`]), a
 /// checkpoint folder, a run folder (see [`find_checkpoint`]), a folder with `config.json` and `model.safetensors` or
-/// `pytorch_model.bin`, as Hugging Face has it, or one with two of these, which are one model here.
+/// `pytorch_model.bin`, as Hugging Face has it, or one with two of these, which are one model here; or from a checkpoint of
+/// TensorFlow: its prefix, its `.index` or one of its `.data-` files, a folder with a file `checkpoint` or one index, or a SavedModel.
+///
+/// Tensors that have names of TensorFlow's which the zoo knows get the names and layouts of here ([`tensorflow::read`]).
 ///
 /// # Errors
 /// A path that is none of these, or a file that is not whole; two networks that do not belong together.
@@ -38,6 +44,9 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
             Some(file) => (joint.join)(first, read(&file, options)?, &file),
             None => Ok(first),
         };
+    }
+    if let Some(prefix) = find_prefix(path)? {
+        return prepare_all(read_tensorflow_file(&prefix, options.ema)?, &prefix, options);
     }
     if path.is_dir() {
         let folder = checkpoint_folder(path)?;
@@ -65,8 +74,7 @@ fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>
     let tensors = if is_torch_file(file)? {
         read_torch_file(file, options.ema)?
     } else if options.ema {
-        let allowed =
-            "averaged weights can be chosen only from a checkpoint or run folder, or a PyTorch file that has them";
+        let allowed = "averaged weights can be chosen only from a checkpoint or run folder, or files of PyTorch or TensorFlow that have them";
         return Err(not_found(file, allowed));
     } else {
         read_safetensors(file)?
@@ -92,6 +100,7 @@ fn prepare(
         tensor: tensor.to_owned(),
         reason,
     };
+    let tensor = in_own_form(tensor);
     if options.reject_non_finite
         && let Some(index) = tensor.first_non_finite()
     {
@@ -102,6 +111,16 @@ fn prepare(
         return tensor.into_f32().map_err(|error| refuse(&name, error.to_string()));
     }
     Ok(tensor)
+}
+
+/// A tensor that has a name of TensorFlow's under its name here, in PyTorch's layout; others as they are.
+fn in_own_form(tensor: NamedTensor<'static>) -> NamedTensor<'static> {
+    let Some(FileName { canonical: name, layout }) = tensorflow::read(&tensor.name) else { return tensor };
+    if layout == tensorflow::Layout::Torch {
+        return NamedTensor { name, ..tensor };
+    }
+    let (shape, data) = layout.to_torch(&tensor.shape, tensor.dtype.bitsize() / 8, &tensor.data);
+    NamedTensor { name, shape, data: Cow::Owned(data), ..tensor }
 }
 
 fn is_float(tensor: &NamedTensor<'_>) -> bool {
@@ -116,8 +135,9 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
     find_checkpoint(path, None)?.map(|chosen| chosen.path).ok_or_else(|| {
         not_found(
             path,
-            "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, or a folder with \
-             config.json and model.safetensors or pytorch_model.bin, or with two such folders, discriminator and generator",
+            "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, a folder with \
+             config.json and model.safetensors or pytorch_model.bin, or with two such folders, discriminator and generator, \
+             or a checkpoint of TensorFlow (a file called checkpoint, one .index, or saved_model.pb and variables/)",
         )
     })
 }

@@ -1,7 +1,6 @@
 //! The zip archive that `torch.save` writes: entries that are stored as they are, under one folder.
 
-use super::pickle::shown;
-use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::error::{CheckpointError, shown};
 use rawzip::{CompressionMethod, FileReader, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -10,10 +10,10 @@ mod pickle;
 mod tests;
 mod view;
 
-use super::error::CheckpointError;
+use super::error::{CheckpointError, shown};
 use super::tensor::NamedTensor;
 use archive::{Archive, PICKLE};
-use pickle::{Object, Unpickled, Value, shown, unpickle};
+use pickle::{Object, Unpickled, Value, unpickle};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -3,13 +3,12 @@
 //! Opcodes: the standard library's `pickletools`, protocols 2 to 5. An opcode or a name (`GLOBAL`) that is not listed here is an
 //! error. Objects lie in one vector and refer to each other by index, so that depth and cycles cost nothing.
 
+use crate::checkpoint::error::shown;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 
 /// More than the pickles of large models with optimizer state have (about 40 opcodes a tensor).
 const MAX_OPCODES: usize = 1_000_000;
-/// Characters of a name from the file that an error shows.
-const MAX_SHOWN: usize = 80;
 
 /// What the stack, the memo and the objects hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,16 +106,6 @@ fn is_dtype(name: &str) -> bool {
     const NAMES: [&str; 10] =
         ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"];
     NAMES.contains(&name)
-}
-
-/// Text from a file as an error shows it: on one line and not long.
-pub(super) fn shown(text: &str) -> String {
-    let escaped = text.chars().flat_map(char::escape_debug);
-    let mut short: String = escaped.take(MAX_SHOWN).collect();
-    if text.chars().nth(MAX_SHOWN).is_some() {
-        short.push_str("...");
-    }
-    short
 }
 
 /// What a pickle holds.

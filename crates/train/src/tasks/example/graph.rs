@@ -11,10 +11,8 @@ pub(super) const POINTS: &str = "points";
 pub(super) const LABELS: &str = "labels";
 
 /// Names in files: `fc1` of earlier programs is `hidden` here.
-pub(super) static NAMES: WeightNames = WeightNames {
-    read: |name| bessemer_models::FileName::plain(name.replace("fc1.", "hidden.")),
-    ..WeightNames::PLAIN
-};
+pub(super) static NAMES: WeightNames =
+    WeightNames { read: |name| name.replace("fc1.", "hidden."), ..WeightNames::PLAIN };
 
 /// The forward pass. Feed: `points`, `f32[N, 2]`. Output: `logits`, `f32[N, 2]`.
 pub(super) fn infer(hidden: usize, batch: usize) -> Result<Model, ModelError> {

@@ -1,0 +1,178 @@
+//! Names and layouts of TensorFlow: what its checkpoints call the tensors of the models here.
+//!
+//! | family | names |
+//! |---|---|
+//! | ResNet | `resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel`: NVIDIA's sample for TensorFlow 1 |
+//! | EfficientNet, also as the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's and Google's layers in Keras |
+//! | Mask R-CNN | `mrcnn/resnet50/bottleneck_group/...`, `mrcnn/fpn/l2/kernel`: NVIDIA's sample for TensorFlow 2, its backbone alone |
+//! | BERT, ELECTRA | `bert/encoder/layer_0/...`, `electra/encoder/layer_0/...`, `generator/...`: Google's; `layer_._0`: those of Keras |
+//!
+//! Other parts may stand before a name, such as that of a model around it.
+
+use crate::{bert, classifier, electra, maskrcnn};
+
+/// How the elements of a tensor are ordered in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As in PyTorch and in the files written here: matrices `[out, in]`, convolutions `[CO, CI, KH, KW]`. Vectors and tables of
+    /// embeddings have it in TensorFlow, too.
+    Torch,
+    /// The kernel of a layer of TensorFlow: matrices `[in, out]`, convolutions `[KH, KW, CI, CO]`.
+    Kernel,
+    /// The kernel of a depthwise convolution in TensorFlow, `[KH, KW, C, M]` for `M` results of each channel, which is
+    /// `[C * M, 1, KH, KW]` in PyTorch.
+    DepthwiseKernel,
+}
+
+impl Layout {
+    /// The axes of the file in PyTorch's order, and the sizes there; a tensor with another number of axes than the layout is
+    /// about has [`Layout::Torch`].
+    fn axes(self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let axes: &[usize] = match (self, shape.len()) {
+            (Self::Kernel, 2) => &[1, 0],
+            (Self::Kernel, 4) => &[3, 2, 0, 1],
+            (Self::DepthwiseKernel, 4) => &[2, 3, 0, 1],
+            _ => return ((0..shape.len()).collect(), shape.to_vec()),
+        };
+        let mut sizes: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
+        if self == Self::DepthwiseKernel {
+            sizes[0] = shape[2].saturating_mul(shape[3]);
+            sizes[1] = 1;
+        }
+        (axes.to_vec(), sizes)
+    }
+
+    /// Brings a tensor of this layout into PyTorch's: the sizes of its axes, and its elements in row-major order. An element is
+    /// `width` neighbours in `data`.
+    ///
+    /// # Panics
+    /// If the data do not fill the shape.
+    pub fn to_torch<T: Copy>(self, shape: &[usize], width: usize, data: &[T]) -> (Vec<usize>, Vec<T>) {
+        assert_eq!(shape.iter().product::<usize>() * width, data.len(), "the data fill the shape");
+        let (axes, sizes) = self.axes(shape);
+        let mut strides = vec![width; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis];
+        }
+        let mut ordered = Vec::with_capacity(data.len());
+        let mut index = vec![0; axes.len()];
+        let mut offset = 0;
+        while ordered.len() < data.len() {
+            ordered.extend_from_slice(&data[offset..offset + width]);
+            for (place, &axis) in axes.iter().enumerate().rev() {
+                index[place] += 1;
+                offset += strides[axis];
+                if index[place] < shape[axis] {
+                    break;
+                }
+                offset -= strides[axis] * shape[axis];
+                index[place] = 0;
+            }
+        }
+        (sizes, ordered)
+    }
+}
+
+/// What the name of a tensor in a checkpoint of TensorFlow says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileName {
+    /// The name used here.
+    pub canonical: String,
+    /// How the checkpoint orders the elements.
+    pub layout: Layout,
+}
+
+/// Reads the name of a variable; `None` for names that are no model's of the zoo.
+pub fn read(name: &str) -> Option<FileName> {
+    let families = [classifier::of_tensorflow, maskrcnn::of_tensorflow, bert::of_tensorflow, electra::of_tensorflow];
+    let mut starts = std::iter::once(0).chain(name.match_indices('/').map(|(slash, _)| slash + 1));
+    starts.find_map(|start| {
+        let (before, rest) = name.split_at(start);
+        families.iter().find_map(|read| read(before, rest))
+    })
+}
+
+/// The tensor of a layer that is called so in Keras: its name here, and its layout.
+const VARIABLES: [(&str, &str, Layout); 8] = [
+    ("kernel", "weight", Layout::Kernel),
+    ("depthwise_kernel", "weight", Layout::DepthwiseKernel),
+    ("bias", "bias", Layout::Torch),
+    ("gamma", "weight", Layout::Torch),
+    ("beta", "bias", Layout::Torch),
+    ("moving_mean", "running_mean", Layout::Torch),
+    ("moving_variance", "running_var", Layout::Torch),
+    ("embeddings", "weight", Layout::Torch),
+];
+
+/// The variable `variable` of the layer `module`.
+pub(crate) fn of_layer(module: &str, variable: &str) -> Option<FileName> {
+    let (_, tensor, layout) = VARIABLES.iter().find(|(name, _, _)| *name == variable)?;
+    Some(FileName { canonical: format!("{module}.{tensor}"), layout: *layout })
+}
+
+/// A tensor of a transformer as Google and Hugging Face name it, its scopes joined by dots.
+pub(crate) fn of_transformer(name: &str) -> Option<FileName> {
+    let (scopes, variable) = name.rsplit_once('/')?;
+    let module: Vec<String> = scopes.split('/').map(scope).collect();
+    let module = module.join(".");
+    match variable {
+        "output_weights" | "weight" => Some(FileName { canonical: format!("{module}.weight"), layout: Layout::Torch }),
+        "output_bias" => Some(FileName { canonical: format!("{module}.bias"), layout: Layout::Torch }),
+        table if table.ends_with("_embeddings") => {
+            Some(FileName { canonical: format!("{module}.{table}.weight"), layout: Layout::Torch })
+        }
+        variable => of_layer(&module, variable),
+    }
+}
+
+/// One scope of a transformer.
+fn scope(scope: &str) -> String {
+    let number = scope.strip_prefix("layer_").map(|number| number.strip_prefix("._").unwrap_or(number));
+    number.map_or_else(|| scope.to_owned(), |number| format!("layer.{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(canonical: &str) -> Option<FileName> {
+        Some(FileName { canonical: canonical.to_owned(), layout: Layout::Kernel })
+    }
+
+    #[test]
+    fn layouts_become_those_of_pytorch() {
+        let numbers: Vec<u8> = (0..6).collect();
+        assert_eq!(Layout::Kernel.to_torch(&[2, 3], 1, &numbers), (vec![3, 2], vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(Layout::Torch.to_torch(&[2, 3], 1, &numbers), (vec![2, 3], numbers.clone()));
+        assert_eq!(Layout::Kernel.to_torch(&[6], 1, &numbers), (vec![6], numbers.clone()));
+        assert_eq!(Layout::Kernel.to_torch(&[], 1, &[7]), (vec![], vec![7]));
+        assert_eq!(Layout::Kernel.to_torch(&[0, 3], 1, &[0_u8; 0]), (vec![3, 0], vec![]));
+        assert_eq!(Layout::Kernel.to_torch(&[2, 1], 3, &numbers), (vec![1, 2], numbers.clone()));
+        assert_eq!(Layout::Kernel.to_torch(&[1, 3], 2, &numbers), (vec![3, 1], numbers));
+
+        // [KH, KW, CI, CO] = [1, 2, 3, 4]: the element of tap x, input i and output o is 12 x + 4 i + o.
+        let convolution: Vec<u8> = (0..24).collect();
+        let (shape, data) = Layout::Kernel.to_torch(&[1, 2, 3, 4], 1, &convolution);
+        assert_eq!(shape, [4, 3, 1, 2]);
+        assert_eq!(data[..12], [0, 12, 4, 16, 8, 20, 1, 13, 5, 17, 9, 21]);
+
+        // [KH, KW, C, M] = [2, 3, 4, 1]: the element of tap t and channel c is 4 t + c.
+        let (shape, data) = Layout::DepthwiseKernel.to_torch(&[2, 3, 4, 1], 1, &convolution);
+        assert_eq!(shape, [4, 1, 2, 3]);
+        assert_eq!(data[..12], [0, 4, 8, 12, 16, 20, 1, 5, 9, 13, 17, 21]);
+        let (shape, data) = Layout::DepthwiseKernel.to_torch(&[3, 2, 2, 2], 1, &convolution);
+        assert_eq!(shape, [4, 1, 3, 2]);
+        assert_eq!(data[6..12], [1, 5, 9, 13, 17, 21], "the second result of the first channel");
+    }
+
+    #[test]
+    fn parts_before_a_name_are_left_out() {
+        let expected = kernel("layer1.0.conv1.weight");
+        for before in ["", "model/", "a/b_1/"] {
+            assert_eq!(read(&format!("{before}resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel")), expected);
+        }
+        for unknown in ["", "/", "dense/kernel", "layer1.0.conv1.weight", "bert", "save_counter", "a//b/"] {
+            assert_eq!(read(unknown), None, "{unknown}");
+        }
+    }
+}
