@@ -341,8 +341,9 @@ fn folder(text: &str) -> Result<PathBuf, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct WeightArguments {
-    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, or a folder with
-    /// config.json and model.safetensors or pytorch_model.bin
+    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, a folder with
+    /// config.json and model.safetensors or pytorch_model.bin, or a checkpoint of TensorFlow (its prefix, one of its files, its
+    /// folder, or a SavedModel)
     #[arg(long, value_name = "FILE|DIR")]
     pub weights: PathBuf,
     #[command(flatten)]

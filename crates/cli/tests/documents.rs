@@ -28,6 +28,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("eval resnet50 --weights resnet50.safetensors", "published weights"),
     ("infer resnet50 --weights resnet50.pth", "published weights"),
     ("weights convert theirs.safetensors", "published weights"),
+    ("weights convert theirs/model.ckpt-112590", "published weights"),
     ("bench train", "takes a minute"),
     ("bench kernels", "takes a minute"),
     ("bench suite", "takes hours; has tests of its own"),

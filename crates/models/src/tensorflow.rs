@@ -3,7 +3,7 @@
 //! | family | names |
 //! |---|---|
 //! | ResNet | `resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel`: NVIDIA's sample for TensorFlow 1 |
-//! | EfficientNet, also as the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's and Google's layers in Keras |
+//! | EfficientNet, also as the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's samples for TensorFlow 2 |
 //! | Mask R-CNN | `mrcnn/resnet50/bottleneck_group/...`, `mrcnn/fpn/l2/kernel`: NVIDIA's sample for TensorFlow 2, its backbone alone |
 //! | BERT, ELECTRA | `bert/encoder/layer_0/...`, `electra/encoder/layer_0/...`, `generator/...`: Google's; `layer_._0`: those of Keras |
 //!

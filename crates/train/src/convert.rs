@@ -391,13 +391,13 @@ mod tests {
             specs.map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect::<Vec<_>>()
         };
         let spec = bert::find("bert-tiny").unwrap();
-        let config = BertConfig { vocab_size: 40, ..(spec.config)() };
+        let config = BertConfig { vocab_size: 120, ..(spec.config)() };
         let model = bert::infer(&config, sequences, &BertOptions::default()).unwrap();
         check_tensorflow("bert-tiny", tensors(&model.specs), of_google);
 
         let spec = electra::find("electra-tiny").unwrap();
         let mut config = (spec.config)();
-        config.encoder.vocab_size = 40;
+        config.encoder.vocab_size = 120;
         let options = PretrainingOptions::new(spec.generator_fraction);
         let model = electra::evaluate(&config, sequences, &options).unwrap();
         check_tensorflow("electra-tiny", tensors(&model.specs), of_google);

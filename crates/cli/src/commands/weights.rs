@@ -11,6 +11,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
   bessemer weights convert resnet50-torchvision.pth resnet50.safetensors
+  bessemer weights convert tf1/model.ckpt-112590 resnet50.safetensors --from tensorflow
   bessemer weights convert runs/NAME resnet50.safetensors --to timm
   bessemer weights convert runs/NAME bert-base/ --to huggingface
   bessemer weights convert runs/NAME resnet50.onnx --to onnx
@@ -33,8 +34,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Convert {
-    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, or a folder with
-    /// config.json and model.safetensors or pytorch_model.bin
+    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, a folder with
+    /// config.json and model.safetensors or pytorch_model.bin, or a checkpoint of TensorFlow (its prefix, one of its files, its
+    /// folder, or a SavedModel)
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// The file to write, .safetensors or .onnx, or for huggingface the folder, which must not exist
@@ -42,8 +44,8 @@ pub(crate) struct Convert {
     pub output: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgument,
-    /// Whose names the input has: torchvision, timm, dle (NVIDIA DeepLearningExamples) or huggingface [default: any of
-    /// them]
+    /// Whose names the input has: torchvision, timm, dle (NVIDIA DeepLearningExamples), huggingface, or tensorflow for a checkpoint
+    /// of TensorFlow [default: any of them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
     /// Whose names the output has: bessemer or timm (the same: timm's, and of EfficientDets those of effdet; timm loads such a file

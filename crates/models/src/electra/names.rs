@@ -204,6 +204,11 @@ mod tests {
             ),
             ("tf_electra_for_masked_lm/generator_lm_head/bias", "generator_lm_head.bias", Layout::Torch),
             (
+                "pretraining_model/tf_electra_for_masked_lm/electra/embeddings/word_embeddings/weight",
+                "electra.embeddings.word_embeddings.weight",
+                Layout::Torch,
+            ),
+            (
                 "tf_electra_for_question_answering/start_logits/start_logit_pooler_dense/kernel",
                 "start_logits.dense.weight",
                 Layout::Kernel,

@@ -35,8 +35,8 @@ pub(super) fn named_variables(names: &BTreeSet<&str>, averaged: bool) -> (Vec<Ch
             }
             continue;
         }
-        let has_average = || names.contains(format!("{name}{AVERAGE_SUFFIX}").as_str());
-        if !is_kept_for(name, names) && !(averaged && has_average()) {
+        let is_replaced = averaged && names.contains(format!("{name}{AVERAGE_SUFFIX}").as_str());
+        if !is_replaced && !is_kept_for(name, names) {
             chosen.push((name.to_owned(), name.to_owned()));
         }
     }

@@ -39,7 +39,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Loads model `name` from a `.safetensors` or PyTorch file, a checkpoint folder or a run folder. A folder says by itself how the
+    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, or a checkpoint in it, says by itself how the
     /// model was trained; of a file the model is taken as published, with as many classes as the file has.
     ///
     /// # Errors

@@ -50,7 +50,7 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    /// Loads model `name` from a `.safetensors` or PyTorch file, a checkpoint folder or a run folder. A folder says by itself how the
+    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, or a checkpoint in it, says by itself how the
     /// model was trained; a file is taken as one of the package that publishes them.
     ///
     /// # Errors
