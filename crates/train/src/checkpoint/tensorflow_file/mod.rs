@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use table::{Reader, read_table};
 
 const OBJECT_GRAPH: &str = "_CHECKPOINTABLE_OBJECT_GRAPH";
-const MAX_INDEX_BYTES: u64 = 1 << 28;
+const MAX_INDEX_BYTES: u64 = 1 << 27;
 const MAX_GRAPH_BYTES: u64 = 1 << 24;
 /// As many files as their names can number.
 const MAX_SHARDS: i32 = 99_999;

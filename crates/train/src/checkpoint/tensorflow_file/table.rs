@@ -17,6 +17,8 @@ const MAX_KEY_BYTES: usize = 1 << 12;
 const MAX_VALUE_BYTES: usize = 1 << 16;
 /// Keys of a table together.
 const MAX_KEYS_BYTES: usize = 1 << 26;
+/// Of all blocks together.
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// Calls `visit` with each key and value, in the order of the keys.
 ///
@@ -36,29 +38,28 @@ pub(super) fn read_table(
     handle(&mut footer).ok_or("its footer is damaged")?;
     let index = handle(&mut footer).ok_or("its footer is damaged")?;
     let index = block(blocks, index).map_err(|reason| format!("its index of blocks {reason}"))?;
-    let mut handles = Vec::new();
+    let (mut last, mut keys_bytes, mut count, mut end) = (None::<Vec<u8>>, 0, 0, 0);
     entries(&index, |_, value| {
-        handles.push(handle(&mut Reader(value)).ok_or("the place of a block is damaged")?);
-        Ok(())
-    })?;
-    let (mut last, mut total) = (None::<Vec<u8>>, 0);
-    for place in handles {
-        let block = block(blocks, place).map_err(|reason| format!("its block at byte {} {reason}", place.0))?;
-        entries(&block, |key, value| {
+        let (offset, size) = handle(&mut Reader(value)).ok_or("the place of a block is damaged")?;
+        if offset < end {
+            return Err(format!("its block at byte {offset} begins within another one"));
+        }
+        let content = block(blocks, (offset, size)).map_err(|reason| format!("its block at byte {offset} {reason}"))?;
+        end = offset + size;
+        entries(&content, |key, value| {
             if last.as_deref().is_some_and(|last| last >= key) {
                 return Err("its keys are not in order".to_owned());
             }
-            total += key.len();
-            if total > MAX_KEYS_BYTES {
-                return Err(format!("its keys have more than {MAX_KEYS_BYTES} bytes"));
+            (keys_bytes, count) = (keys_bytes + key.len(), count + 1);
+            if keys_bytes > MAX_KEYS_BYTES || count > MAX_ENTRIES {
+                return Err(format!("it has more than {MAX_ENTRIES} entries, or {MAX_KEYS_BYTES} bytes of keys"));
             }
             let last = last.get_or_insert_default();
             last.clear();
             last.extend_from_slice(key);
             visit(key, value)
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
 /// Bytes that are still to be read.

@@ -298,6 +298,24 @@ fn bad_tables_are_refused_with_a_reason() {
         let crc = masked_crc(&framed).to_le_bytes();
         [&framed[..], &crc, &[0; 2], &handle, &vec![0; 40 - 2 - handle.len()], &whole[whole.len() - 8..]].concat()
     };
+    // An index that leads to one block twice.
+    let twice = {
+        let content = [&good[0].1[..], &[0]].concat();
+        let place = [varint(0), varint(good[0].1.len() as u64)].concat();
+        let index = [&block(&[(b"w".to_vec(), place.clone()), (b"x".to_vec(), place)])[..], &[0]].concat();
+        let start = content.len() + 4;
+        let framed =
+            [&content[..], &masked_crc(&content).to_le_bytes(), &index, &masked_crc(&index).to_le_bytes()].concat();
+        let mut footer = [varint(0), varint(0), varint(start as u64), varint(index.len() as u64 - 1)].concat();
+        footer.resize(40, 0);
+        [&framed[..], &footer, &whole[whole.len() - 8..]].concat()
+    };
+    let many = {
+        let mut entries = with_header(&header(), &[]);
+        // Parts of a variable, which take no memory.
+        entries.extend((0..1_u32 << 20).map(|number| ([&[0], &number.to_be_bytes()[..]].concat(), Vec::new())));
+        of_block(block(&entries))
+    };
     let cases = [
         (Vec::new(), "does not end with the magic number"),
         (whole[..whole.len() - 1].to_vec(), "does not end with the magic number"),
@@ -315,6 +333,8 @@ fn bad_tables_are_refused_with_a_reason() {
         (of_entry(0, 4, 1), "an entry of a block is damaged"),
         (of_entry(0, 5, 0), "an entry of a block is damaged"),
         (table(&[(b"w".to_vec(), good[0].1.clone()), (b"x".to_vec(), good[0].1.clone())], 0), "not in order"),
+        (twice, "its block at byte 0 begins within another one"),
+        (many, "it has more than 1048576 entries"),
     ];
     let folder = TempDir::new().unwrap();
     let prefix = folder.path().join("bad");
