@@ -65,6 +65,41 @@ fn roundings_to_bf16_equal_the_scalar_one() {
     }
 }
 
+/// The last block of a tile may be longer than what is left of a row; tile buffers of values of the columns lie side by side.
+#[test]
+fn tile_buffers_have_room_for_the_last_block() {
+    let (rows, mut random) = (2, Random(29));
+    for cols in [1152, 1300, 1365, 1600] {
+        let mut column = || -> Vec<f32> { (0..cols).map(|_| random.float()).collect() };
+        let columns: [Vec<f32>; 4] = [(); 4].map(|()| column());
+        let x: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
+        let mut loads: Vec<_> = columns.iter().map(|values| (COLUMN, DType::F32, values.clone())).collect();
+        loads.push((IndexMap::full(rows), DType::F32, x.clone()));
+        let multiply = |a, b| Instr::Binary(BinaryKind::Mul, a, b);
+        let program = vec![
+            Instr::Load(0),
+            Instr::Load(1),
+            multiply(0, 1),
+            Instr::Load(2),
+            Instr::Load(3),
+            multiply(3, 4),
+            Instr::Load(4),
+            multiply(6, 2),
+            Instr::Binary(BinaryKind::Add, 7, 5),
+        ];
+        let ty = TensorType::new(DType::F32, [rows, cols]);
+        let case = case(rows, cols, loads, program, vec![FusionOutput::Store { reg: 8, ty }]);
+        for isa in Isa::available() {
+            let results = case.run(isa, 1);
+            for (i, &found) in results[0].iter().enumerate() {
+                let [a, b, c, d] = columns.each_ref().map(|values| values[i % cols]);
+                let expected = x[i] * (a * b) + c * d;
+                assert!((found - expected).abs() <= 1e-5, "{isa}, {cols} columns, {i}: {found} is not {expected}");
+            }
+        }
+    }
+}
+
 /// Every length of a row and of a tile's last block, with sums, moments and reductions of rows.
 #[test]
 fn blocks_may_be_cut_anywhere() {

@@ -65,7 +65,8 @@ impl Tile {
 /// Sizes of the scratch memory of a row loop over a domain of that many columns.
 struct Layout {
     longest: usize,
-    /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
+    /// Distance between tile buffers, in which the last block of a tile has room. Not a power of two, so that equal positions do not
+    /// compete for one cache set.
     pitch: usize,
 }
 
@@ -75,7 +76,7 @@ impl Layout {
             true => cols.next_multiple_of(LONGEST_BLOCK),
             false => (BUFFERED / program.buffers_of_tiles().max(1)).max(TILE / 2),
         };
-        Layout { longest, pitch: longest + LANE_GROUP }
+        Layout { longest, pitch: longest.next_multiple_of(LONGEST_BLOCK) + LANE_GROUP }
     }
 
     /// Elements of scratch of what the places stand for, each in whole cache lines.
@@ -84,7 +85,7 @@ impl Layout {
             Storage::Scalar(_) => 1,
             Storage::Buffer(_) => self.pitch,
             Storage::Slot(_) => LONGEST_BLOCK,
-            Storage::Accumulator(_) => self.longest,
+            Storage::Accumulator(_) => self.longest.next_multiple_of(LONGEST_BLOCK),
             Storage::Fold(_) => rowwise::LANES,
             Storage::Source(_) | Storage::Output(_) => 0,
         }

@@ -128,11 +128,14 @@ macro_rules! block_product {
                     "test {n}, {n}",
                     "jnz 2f",
                     $(concat!("tilezero ", $zero),)*
-                    "jmp 3f",
+                    "jmp 5f",
                     "2:",
                     "lea {a}, [{c} + 8 * {c_stride}]",
                     "lea {a}, [{a} + 8 * {c_stride}]",
                     $(concat!("tileloadd ", $load),)*
+                    "5:",
+                    "test {steps}, {steps}",
+                    "jz 6f",
                     "3:",
                     "mov {a}, [{offsets}]",
                     "add {offsets}, 8",
@@ -148,6 +151,7 @@ macro_rules! block_product {
                     "add {b}, {b_step}",
                     "dec {steps}",
                     "jnz 3b",
+                    "6:",
                     "lea {a}, [{c} + 8 * {c_stride}]",
                     "lea {a}, [{a} + 8 * {c_stride}]",
                     $(concat!("tilestored ", $store),)*
