@@ -1,6 +1,7 @@
 //! From a decoded picture to a sample of fixed size.
 
 use fast_image_resize::CropBox;
+use serde::{Deserialize, Serialize};
 
 use crate::decode::exif::decode_oriented;
 use crate::decode::jpeg::{Header, Shrink, decode_part};
@@ -9,6 +10,10 @@ use crate::resize::Region;
 use crate::{DataError, DecodeError, Exif, Image, Philox, Placement, Scratch, Stage};
 
 const CROP_ATTEMPTS: usize = 10;
+/// Those of TensorFlow's image pipelines.
+const TENSORFLOW_ATTEMPTS: usize = 100;
+/// The least part of an image that a crop of TensorFlow's shows, whatever areas are asked for.
+const LEAST_SHOWN: f64 = 0.1;
 
 /// How a decoded picture becomes a sample `[size, size, 3]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +33,10 @@ pub struct RandomResizedCrop {
     pub scale: (f64, f64),
     /// Range of the crop's width over its height.
     pub ratio: (f64, f64),
+    /// How area and ratio are drawn.
+    pub draw: CropDraw,
+    /// How pixels are computed.
+    pub resampling: Resampling,
     /// Probability of a horizontal flip.
     pub flip: f64,
     /// Whether JPEG files are decoded at a smaller scale where the crop has two or more pixels, along both axes, for each one of the
@@ -35,9 +44,24 @@ pub struct RandomResizedCrop {
     pub scaled_decode: bool,
 }
 
+/// How the area and the ratio of a random crop are drawn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CropDraw {
+    /// As torchvision's `RandomResizedCrop`: ten tries to draw an area and a ratio (uniform in its logarithm) that fit, then the
+    /// largest centre crop within the allowed ratios.
+    #[default]
+    Torch,
+    /// As TensorFlow's `sample_distorted_bounding_box` for a box around the whole image, of which a crop shows at least a tenth: a
+    /// hundred tries to draw a ratio and then a height (both uniform) that fit, then the whole image.
+    Tensorflow,
+}
+
 /// Resize of the short side, then a crop of the centre.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResizeCentreCrop {
+    /// How pixels are computed.
+    pub resampling: Resampling,
     /// Length of the short side after resizing, at least `size`.
     pub resize: u32,
     /// Height and width of the sample.
@@ -47,14 +71,66 @@ pub struct ResizeCentreCrop {
 impl RandomResizedCrop {
     /// The usual settings for ImageNet: area 0.08 to 1, ratio 3/4 to 4/3, flip with probability 1/2.
     pub fn imagenet(size: u32) -> Self {
-        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5, scaled_decode: false }
+        let (draw, resampling) = (CropDraw::Torch, Resampling::Antialias);
+        Self {
+            size,
+            scale: (0.08, 1.0),
+            ratio: (3.0 / 4.0, 4.0 / 3.0),
+            draw,
+            resampling,
+            flip: 0.5,
+            scaled_decode: false,
+        }
     }
 
     /// Draws a crop of a picture of the given size.
-    ///
-    /// The algorithm is that of torchvision's `RandomResizedCrop`: ten tries to draw an area and a ratio (uniform in its
-    /// logarithm) that fit, then the largest centre crop within the allowed ratios.
     pub fn draw_region(&self, width: u32, height: u32, rng: &mut Philox) -> Region {
+        match self.draw {
+            CropDraw::Torch => self.torch_region(width, height, rng),
+            CropDraw::Tensorflow => {
+                let tries = (0..TENSORFLOW_ATTEMPTS).find_map(|_| self.tensorflow_region(width, height, rng));
+                tries.unwrap_or(Region::whole(width, height))
+            }
+        }
+    }
+
+    /// One try; `None` where what is drawn does not fit.
+    fn tensorflow_region(&self, width: u32, height: u32, rng: &mut Philox) -> Option<Region> {
+        let ratio = rng.uniform(self.ratio.0, self.ratio.1);
+        let area = f64::from(width) * f64::from(height);
+        let (least, most) = (self.scale.0 * area, self.scale.1 * area);
+        let rows_of = |area: f64| (area / ratio).sqrt().round_ties_even();
+        let columns_of = |rows: f64| (rows * ratio).round_ties_even();
+        let mut highest = rows_of(most);
+        if columns_of(highest) > f64::from(width) {
+            // The most rows whose columns round to the width of the picture.
+            highest = ((f64::from(width) + 0.5 - 1e-7) / ratio).floor();
+        }
+        let highest = highest.min(f64::from(height));
+        let lowest = rows_of(least).min(highest);
+        let mut rows = lowest;
+        if lowest < highest {
+            rows += f64::from(rng.below((highest - lowest) as u32 + 1));
+        }
+        // Rounding may leave the range of areas by a row.
+        let area_of = |rows: f64| rows * columns_of(rows);
+        if area_of(rows) < least {
+            rows += 1.0;
+        }
+        if area_of(rows) > most {
+            rows -= 1.0;
+        }
+        let (crop_width, crop_height) = (columns_of(rows) as u32, rows as u32);
+        let fits = (1..=width).contains(&crop_width) && (1..=height).contains(&crop_height);
+        if !fits || !(least..=most).contains(&area_of(rows)) {
+            return None;
+        }
+        let mut start = |crop: u32, side: u32| if crop < side { rng.below(side - crop) } else { 0 };
+        let (top, left) = (start(crop_height, height), start(crop_width, width));
+        (area_of(rows) >= LEAST_SHOWN * area).then_some(Region { left, top, width: crop_width, height: crop_height })
+    }
+
+    fn torch_region(&self, width: u32, height: u32, rng: &mut Philox) -> Region {
         let area = f64::from(width) * f64::from(height);
         let log_ratio = (self.ratio.0.ln(), self.ratio.1.ln());
         for _ in 0..CROP_ATTEMPTS {
@@ -97,7 +173,12 @@ impl RandomResizedCrop {
 impl ResizeCentreCrop {
     /// Short side to 256/224 of `size`, as 256 for 224.
     pub fn imagenet(size: u32) -> Self {
-        Self { resize: (u64::from(size) * 256 / 224) as u32, size }
+        Self::antialiased((u64::from(size) * 256 / 224) as u32, size)
+    }
+
+    /// Over all pixels that a pixel of the result covers.
+    pub const fn antialiased(resize: u32, size: u32) -> Self {
+        Self { resampling: Resampling::Antialias, resize, size }
     }
 
     /// The sample made of a picture, as for evaluation.
@@ -111,7 +192,7 @@ impl ResizeCentreCrop {
 
     fn place(&self, [height, width]: [u32; 2]) -> Placement {
         let shown = Shown::Window(self.window(width, height));
-        filled(shown, self.size, false)
+        filled(shown, self.size, false, self.resampling)
     }
 
     /// Size `[height, width]` of a picture after resizing; the long side is rounded down.
@@ -164,7 +245,7 @@ impl Transform {
             Self::Train(crop) => {
                 let shown = Shown::Region(crop.draw_region(width, height, rng));
                 let flipped = rng.chance(crop.flip);
-                filled(shown, crop.size, flipped)
+                filled(shown, crop.size, flipped, crop.resampling)
             }
             Self::Eval(crop) => crop.place([height, width]),
         }
@@ -217,9 +298,9 @@ impl Transform {
 }
 
 /// A part of an image that fills a square canvas.
-fn filled(shown: Shown, side: u32, flipped: bool) -> Placement {
+fn filled(shown: Shown, side: u32, flipped: bool, resampling: Resampling) -> Placement {
     let size = [side; 2];
-    Placement { shown, size, flipped, canvas: size, resampling: Resampling::Antialias, box_limit: size }
+    Placement { shown, size, flipped, canvas: size, resampling, box_limit: size }
 }
 
 fn check_train(crop: &RandomResizedCrop) -> Result<(), DataError> {
@@ -300,10 +381,51 @@ mod tests {
         assert_eq!(near_square.centre_region(40, 30), Region::whole(40, 30));
     }
 
+    /// Means over 20,000 crops that TensorFlow drew.
+    #[derive(Debug, Deserialize)]
+    struct Crops {
+        size: [u32; 2],
+        least_area: f64,
+        area: f64,
+        rows: f64,
+        columns: f64,
+        top: f64,
+        left: f64,
+    }
+
+    #[test]
+    fn crops_are_distributed_as_those_of_tensorflow() {
+        let cases: Vec<Crops> = serde_json::from_str(include_str!("../tests/fixtures/resize/crops.json")).unwrap();
+        let (scale, ratio) = ((0.05, 1.0), (0.75, 1.33));
+        let crop = RandomResizedCrop { scale, ratio, draw: CropDraw::Tensorflow, ..RandomResizedCrop::imagenet(224) };
+        let mut rng = rng();
+        for case in cases {
+            let [height, width] = case.size;
+            let mut sums = [0.0; 5];
+            let mut least = 1.0_f64;
+            for _ in 0..20_000 {
+                let region = crop.draw_region(width, height, &mut rng);
+                assert!(region.left + region.width <= width && region.top + region.height <= height);
+                let share = |part: u32, side: u32| f64::from(part) / f64::from(side);
+                let (rows, columns) = (share(region.height, height), share(region.width, width));
+                least = least.min(rows * columns);
+                let drawn = [rows * columns, rows, columns, share(region.top, height), share(region.left, width)];
+                sums.iter_mut().zip(drawn).for_each(|(sum, value)| *sum += value / 20_000.0);
+            }
+            let expected = [case.area, case.rows, case.columns, case.top, case.left];
+            for (found, expected) in sums.into_iter().zip(expected) {
+                assert!((found - expected).abs() < 0.008, "{found}, not {expected} of {case:?}");
+            }
+            assert!((least - case.least_area).abs() < 0.005, "{least} of {case:?}");
+        }
+    }
+
     #[test]
     fn a_single_pixel_can_be_cropped() {
-        let region = RandomResizedCrop::imagenet(8).draw_region(1, 1, &mut rng());
-        assert_eq!(region, Region::whole(1, 1));
+        for draw in [CropDraw::Torch, CropDraw::Tensorflow] {
+            let region = RandomResizedCrop { draw, ..RandomResizedCrop::imagenet(8) }.draw_region(1, 1, &mut rng());
+            assert_eq!(region, Region::whole(1, 1));
+        }
     }
 
     #[test]
@@ -329,7 +451,7 @@ mod tests {
         ] {
             assert!(Transform::Train(bad).check().is_err(), "{bad:?}");
         }
-        let error = Transform::Eval(ResizeCentreCrop { resize: 200, size: 224 }).check().unwrap_err();
+        let error = Transform::Eval(ResizeCentreCrop::antialiased(200, 224)).check().unwrap_err();
         assert_eq!(error.to_string(), "resize is 200, expected 224 to 4096");
     }
 }

@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset::hex;
 use crate::decode::exif::Exif;
 use crate::listing::Listing;
-use crate::new_folder::{Unfinished, require_empty};
+use crate::new_folder::Unfinished;
 use crate::parallel::try_map;
 use crate::positioned::read_at;
 use crate::{
@@ -293,15 +293,11 @@ impl BinaryOfFolder {
         progress: &(dyn Fn(usize, usize) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<[WrittenBinary; 2], DataError> {
-        let crop = ResizeCentreCrop { resize: self.size, size: self.size };
+        let crop = ResizeCentreCrop::antialiased(self.size, self.size);
         Transform::Eval(crop).check()?;
         let open = |split| Listing::open(&self.folder, split);
         let (train, val) = (open(Split::Train)?, open(Split::Val)?);
-        let unfinished = Unfinished::begin(&self.out);
-        if let Err(error) = require_empty(&self.out) {
-            unfinished.keep();
-            return Err(error);
-        }
+        let unfinished = Unfinished::in_empty(&self.out)?;
         let all = train.len() + val.len();
         let done = AtomicUsize::new(0);
         let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
@@ -370,7 +366,7 @@ mod tests {
     use crate::shapes::ShapesFolder;
     use crate::{ClassFolder, FileFormat, Purpose, RandomResizedCrop};
 
-    const EVAL: Transform = Transform::Eval(ResizeCentreCrop { resize: 24, size: 24 });
+    const EVAL: Transform = Transform::Eval(ResizeCentreCrop::antialiased(24, 24));
 
     fn prepared(size: u32) -> (tempfile::TempDir, PathBuf, [WrittenBinary; 2]) {
         let root = tempfile::tempdir().unwrap();

@@ -70,6 +70,11 @@ impl fmt::Display for FilePosition {
 }
 
 impl DataError {
+    /// Whether a sample is damaged.
+    pub fn is_of_sample(&self) -> bool {
+        matches!(self, Self::Image { .. } | Self::Content { .. })
+    }
+
     /// Whether the data or the settings are to blame, and not the disk, a stop or a defect of this program.
     pub fn is_usage(&self) -> bool {
         match self {

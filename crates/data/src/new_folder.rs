@@ -31,6 +31,18 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
+    /// Creates a folder, or makes sure that it is empty.
+    pub(crate) fn in_empty(folder: &Path) -> Result<Self, DataError> {
+        let unfinished = Self::begin(folder);
+        match require_empty(folder) {
+            Ok(()) => Ok(unfinished),
+            Err(error) => {
+                unfinished.keep();
+                Err(error)
+            }
+        }
+    }
+
     /// To be called before the folder is created.
     pub fn begin(folder: &Path) -> Self {
         let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DataError;
 use crate::resize::{Region, resize_region, resize_window};
-use crate::two_tap::{PixelCentres, TwoTapBuffers, resize_two_tap};
+use crate::two_tap::{PixelCentres, TwoTapBuffers, TwoTapView, resize_two_tap};
 
 /// Memory for resizing that is kept from one image to the next.
 #[derive(Default)]
@@ -190,7 +190,9 @@ impl Placement {
             Resampling::HalfPixel => PixelCentres::Half,
             Resampling::Legacy => PixelCentres::Corner,
         };
-        resize_two_tap(pixels, size, self.window(), centres, self.flipped, out, self.size, two_tap);
+        let is_cut = matches!(self.shown, Shown::Region(_));
+        let view = TwoTapView { window: self.window(), is_cut, centres, flipped: self.flipped };
+        resize_two_tap(pixels, size, view, out, self.size, two_tap);
     }
 
     fn window(&self) -> CropBox {

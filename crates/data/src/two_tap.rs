@@ -29,27 +29,40 @@ struct Tap {
     share: f32,
 }
 
-/// Resizes the part of `source` `[height, width, 3]` under `window` (which may cut pixels) to `target` `[target_height,
-/// target_width, 3]`; pixels are rounded to the nearest.
-///
-/// With `flipped`, the source is mirrored first, which is not the same as mirroring the result where pixels stand for corners.
+/// The part of an image that is resized, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct TwoTapView {
+    /// May cut pixels.
+    pub window: CropBox,
+    /// Whether nothing around the window is read.
+    pub is_cut: bool,
+    /// Which places pixels stand for.
+    pub centres: PixelCentres,
+    /// Whether the source is mirrored first, which is not the same as mirroring the result where pixels stand for corners.
+    pub flipped: bool,
+}
+
+/// Resizes a part of `source` `[height, width, 3]` to `target` `[target_height, target_width, 3]`; pixels are rounded to the nearest.
 ///
 /// # Panics
 /// If a buffer is too small for its size, a size is zero, or the window leaves the source.
 pub(crate) fn resize_two_tap(
     source: &[u8],
     [height, width]: [u32; 2],
-    window: CropBox,
-    centres: PixelCentres,
-    flipped: bool,
+    view: TwoTapView,
     target: &mut [u8],
     [target_height, target_width]: [u32; 2],
     buffers: &mut TwoTapBuffers,
 ) {
+    let TwoTapView { window, is_cut, centres, flipped } = view;
     let TwoTapBuffers { columns, rows, blended } = buffers;
     let left = if flipped { f64::from(width) - window.left - window.width } else { window.left };
-    find_taps(left, window.width, width, target_width, centres, columns);
-    find_taps(window.top, window.height, height, target_height, centres, rows);
+    let limits = |start: f64, len: f64, size: u32| match is_cut {
+        true => [start, start + len - 1.0],
+        false => [0.0, f64::from(size) - 1.0],
+    };
+    find_taps(left, window.width, limits(left, window.width, width), target_width, centres, columns);
+    find_taps(window.top, window.height, limits(window.top, window.height, height), target_height, centres, rows);
     if flipped {
         let last = width as usize - 1;
         columns.iter_mut().for_each(|tap| (tap.low, tap.high) = (last - tap.low, last - tap.high));
@@ -68,19 +81,20 @@ pub(crate) fn resize_two_tap(
     }
 }
 
-/// The taps of `count` pixels that show `len` pixels of a source axis of `size`, from `start` on.
-fn find_taps(start: f64, len: f64, size: u32, count: u32, centres: PixelCentres, taps: &mut Vec<Tap>) {
+/// The taps of `count` pixels that show `len` pixels of a source axis, from `start` on, and read from the first of `limits` to the
+/// second.
+fn find_taps(start: f64, len: f64, limits: [f64; 2], count: u32, centres: PixelCentres, taps: &mut Vec<Tap>) {
     let scale = len / f64::from(count);
-    let last = size as usize - 1;
+    let [first, last] = limits;
     taps.clear();
     taps.extend((0..count).map(|index| {
         let place = match centres {
             PixelCentres::Corner => start + f64::from(index) * scale,
             PixelCentres::Half => start + (f64::from(index) + 0.5) * scale - 0.5,
         };
-        let place = place.clamp(0.0, last as f64);
+        let place = place.clamp(first, last);
         let low = place as usize;
-        Tap { low, high: (low + 1).min(last), share: (place - low as f64) as f32 }
+        Tap { low, high: (low + 1).min(last as usize), share: (place - low as f64) as f32 }
     }));
 }
 
@@ -146,7 +160,8 @@ mod tests {
                 height: f64::from(shown[0]) * step[0],
             };
             let mut out = vec![0; (shown[0] * shown[1] * 3) as usize];
-            resize_two_tap(&pixels, size, window, centres, *flipped, &mut out, *shown, &mut buffers);
+            let view = TwoTapView { window, is_cut: false, centres, flipped: *flipped };
+            resize_two_tap(&pixels, size, view, &mut out, *shown, &mut buffers);
             for (index, (&found, expected)) in out.iter().zip(expected).enumerate() {
                 let difference = (f64::from(found) - expected).abs();
                 assert!(difference <= 0.502, "{rule} {scaled:?} {offset:?}, {index}: {found}, not {expected}");
@@ -154,5 +169,28 @@ mod tests {
             assert_eq!(out.len(), expected.len());
         }
         assert_eq!(cases.len(), 18);
+    }
+
+    #[test]
+    fn a_part_that_is_cut_out_is_resized_as_an_image_of_its_own() {
+        let (size, part, target) = ([9, 11], [4, 5], [7, 3]);
+        let pixels: Vec<u8> = (0..9 * 11 * 3).map(|i| (i * 37 % 251) as u8).collect();
+        let [left, top] = [3, 2];
+        let rows = (0..part[0]).map(|y| ((top + y) * size[1] + left) as usize * 3);
+        let alone: Vec<u8> = rows.flat_map(|start| pixels[start..][..part[1] as usize * 3].to_vec()).collect();
+        for (centres, flipped) in
+            [PixelCentres::Corner, PixelCentres::Half].into_iter().flat_map(|c| [(c, false), (c, true)])
+        {
+            let resized = |source: &[u8], of, [left, top]: [u32; 2], is_cut| {
+                let [height, width] = part.map(f64::from);
+                let window = CropBox { left: f64::from(left), top: f64::from(top), width, height };
+                let mut out = vec![0; 7 * 3 * 3];
+                let view = TwoTapView { window, is_cut, centres, flipped };
+                resize_two_tap(source, of, view, &mut out, target, &mut TwoTapBuffers::default());
+                out
+            };
+            assert_eq!(resized(&pixels, size, [left, top], true), resized(&alone, part, [0, 0], false));
+            assert_ne!(resized(&pixels, size, [left, top], false), resized(&alone, part, [0, 0], false));
+        }
     }
 }

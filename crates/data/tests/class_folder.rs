@@ -11,7 +11,7 @@ use bessemer_data::{
 };
 use tempfile::TempDir;
 
-const EVAL: Transform = Transform::Eval(ResizeCentreCrop { resize: 10, size: 8 });
+const EVAL: Transform = Transform::Eval(ResizeCentreCrop::antialiased(10, 8));
 
 fn write(root: &Path, name: &str, shade: u8) {
     let path = root.join(name);

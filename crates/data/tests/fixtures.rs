@@ -83,7 +83,7 @@ fn resizes_as_pillow() {
                 let region = Region { left, top, width, height };
                 picture.crop_resized(region, case.size[0] as usize, case.size[1] as usize)
             }
-            "centre" => ResizeCentreCrop { resize: case.short, size: case.size[0] }.apply(picture),
+            "centre" => ResizeCentreCrop::antialiased(case.short, case.size[0]).apply(picture),
             other => panic!("unknown case {other}"),
         };
         let expected = Image::read(&fixture("resize").join(&case.file)).unwrap();

@@ -72,7 +72,7 @@ fn data_sets_ignore_the_orientation_unless_it_is_to_be_applied() {
         fs::create_dir_all(root.path().join(split).join("a")).unwrap();
         fs::write(root.path().join(split).join("a/1.jpg"), &file).unwrap();
     }
-    let transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
+    let transform = Transform::Eval(ResizeCentreCrop::antialiased(32, 32));
     let set = |exif| ClassFolder::open(root.path(), Split::Val, transform).unwrap().oriented(exif);
     let load = |exif| {
         let mut image = Image::filled(32, 32, [0; 3]);

@@ -14,7 +14,7 @@ fn a_class_folder_holds_what_is_drawn() {
     let root = tempfile::tempdir().unwrap();
     let folder = ShapesFolder { seed: 4, train: 20, val: 10, size: 32, format: FileFormat::Png };
     folder.write(root.path()).unwrap();
-    let transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
+    let transform = Transform::Eval(ResizeCentreCrop::antialiased(32, 32));
     let read = ClassFolder::open(root.path(), Split::Train, transform).unwrap();
     let drawn = Shapes::new(4, Split::Train, 20, 32).unwrap();
     assert_eq!(read.len(), 20);

@@ -32,6 +32,11 @@ pub enum TrainError {
         "{0}; `bessemer data verify` lists all damaged samples, and --set loader.on_bad_sample=skip trains without them"
     )]
     Sample(DataError),
+    /// A sample for evaluation that is damaged.
+    #[error(
+        "{0}; an evaluation counts every sample: `bessemer data verify` lists all damaged ones, which are to be mended or taken out"
+    )]
+    EvaluationSample(DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -182,6 +187,7 @@ impl TrainError {
             | Self::Device(_)
             | Self::Batch(_)
             | Self::Sample(_)
+            | Self::EvaluationSample(_)
             | Self::Weights { .. }
             | Self::Setting { .. }
             | Self::Resume { .. }
@@ -222,6 +228,19 @@ impl TrainError {
             | Self::DataEnded { .. }
             | Self::StateDiffers { .. } => ErrorKind::Runtime,
         }
+    }
+
+    /// What reading a batch of an evaluation gave.
+    pub(crate) fn of_evaluation(self) -> Self {
+        match self {
+            Self::Data(error) if error.is_of_sample() => Self::EvaluationSample(error),
+            error => error,
+        }
+    }
+
+    /// Whether data could not be read.
+    pub(crate) fn is_of_data(&self) -> bool {
+        matches!(self, Self::Data(_) | Self::Sample(_) | Self::EvaluationSample(_))
     }
 
     /// Whether it tells of a failure that other ranks of the job know of.

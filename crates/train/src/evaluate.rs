@@ -7,7 +7,7 @@ use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
 use crate::tasks::class_scores::ClassTables;
 use crate::tasks::{Evaluation, LoadOptions, MetricSchema, Record, Score, registry};
-use bessemer_data::{Exif, SkippedSample};
+use bessemer_data::Exif;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,8 +33,6 @@ pub struct EvalReport {
     pub compute_s: f64,
     /// Samples over wall time.
     pub samples_per_s: f64,
-    /// Bad samples that were left out.
-    pub skipped: Vec<SkippedSample>,
     /// What a person should know of the result.
     pub notes: Vec<String>,
 }
@@ -106,12 +104,12 @@ pub fn run(
     let started = Instant::now();
     let mut compute = Duration::ZERO;
     let mut score = evaluation.score()?;
-    let (mut samples, mut waited, mut skipped) = (0, Duration::ZERO, Vec::new());
+    let (mut samples, mut waited) = (0, Duration::ZERO);
     for part in 0..session.parts() {
         let mut batches = evaluation.batches(part, group.share())?;
         let mut records = Vec::new();
-        while let Some(batch) = batches.next(0) {
-            let batch = batch?;
+        while let Some(batch) = batches.next() {
+            let batch = batch.map_err(TrainError::of_evaluation)?;
             let run_started = Instant::now();
             session.run_part(part, &batch.feeds)?;
             compute += run_started.elapsed();
@@ -131,11 +129,8 @@ pub fn run(
         }
         add_in_turn(&mut *score, &group.gather(records)?)?;
         waited += batches.waited();
-        skipped.extend(batches.skipped());
     }
     let samples = group.all_gather(samples)?.into_iter().sum();
-    let mut skipped: Vec<SkippedSample> = group.gather(skipped)?.into_iter().flatten().collect();
-    skipped.sort_by_key(|sample| sample.index);
     let (metrics, counts, notes) = group.from_first(|| {
         score.finish(out)?;
         Ok((score.metrics(), score.counts(), score.notes()))
@@ -151,7 +146,6 @@ pub fn run(
         data_s: waited.as_secs_f64(),
         compute_s: compute.as_secs_f64(),
         samples_per_s: samples as f64 / seconds,
-        skipped,
         notes,
     }))
 }

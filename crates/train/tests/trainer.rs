@@ -425,6 +425,28 @@ fn bad_samples_stop_the_run_or_are_left_out() {
 }
 
 #[test]
+fn a_bad_sample_of_an_evaluation_stops_it_and_no_step_is_lost() {
+    let folder = TempDir::new().unwrap();
+    let (data, run) = (folder.path().join("data"), folder.path().join("run"));
+    write_pictures(&data);
+    let victim = fs::read_dir(data.join("val/circle")).unwrap().next().unwrap().unwrap().path();
+    let whole = fs::read(&victim).unwrap();
+    fs::write(&victim, "no picture").unwrap();
+    let source = format!("data.source={}", data.display());
+    let overrides = [&source, "train.epochs=1", "loader.on_bad_sample=skip"];
+    let error = train(&new_run(&run, &overrides)).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
+    assert!(text.contains(victim.to_str().unwrap()) && text.contains("an evaluation counts every sample"), "{text}");
+    let saved = fs::read_to_string(run.join("checkpoints/latest")).unwrap();
+
+    fs::write(&victim, whole).unwrap();
+    let report = train(&resumed(&run, &overrides)).unwrap();
+    assert_eq!(saved.trim(), format!("step-{:06}", report.steps));
+    assert!(report.metrics.contains_key("top1"), "{:?}", report.metrics);
+}
+
+#[test]
 fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let folder = TempDir::new().unwrap();
     let (run, data) = (folder.path().join("run"), folder.path().join("data"));

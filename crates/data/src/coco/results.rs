@@ -214,10 +214,12 @@ impl From<&Rle> for RunLengths {
     }
 }
 
-/// Writes a results file, a record in each line, without keeping records in memory.
+/// Writes a results file, a record in each line, without keeping records in memory. The file has its name when it is complete; until
+/// then `.part` follows it.
 #[derive(Debug)]
 pub struct ResultsWriter {
     path: PathBuf,
+    part: PathBuf,
     out: BufWriter<File>,
     /// What comes before the next record.
     separator: &'static str,
@@ -231,8 +233,11 @@ impl ResultsWriter {
     /// # Errors
     /// A file that cannot be written; the same holds for the other functions.
     pub fn create(path: &Path) -> Result<Self, DataError> {
-        let file = File::create(path).map_err(DataError::writing(path, Self::ACTION))?;
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), separator: "[\n" })
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = File::create(&part).map_err(DataError::writing(path, Self::ACTION))?;
+        Ok(Self { path: path.to_owned(), part, out: BufWriter::new(file), separator: "[\n" })
     }
 
     /// Adds a record.
@@ -247,6 +252,7 @@ impl ResultsWriter {
     pub fn finish(mut self) -> Result<(), DataError> {
         let end = if self.separator == ",\n" { "\n]\n" } else { "[]\n" };
         let written = self.out.write_all(end.as_bytes()).and_then(|()| self.out.flush());
+        let written = written.and_then(|()| fs::rename(&self.part, &self.path));
         written.map_err(DataError::writing(&self.path, Self::ACTION))
     }
 }

@@ -10,7 +10,7 @@ use super::{imagenet_classes, readable_class};
 use crate::dataset::hex;
 use crate::decode::{ColourMode, ImageFormat, decode_rgb, read_info, read_whole};
 use crate::listing::Listing;
-use crate::new_folder::{Unfinished, require_empty};
+use crate::new_folder::Unfinished;
 use crate::parallel::try_map;
 use crate::record_shards::{MOST_SHARDS, ShardWriter, shard_name, shards_of};
 use crate::tf_example::picture::{ENCODED, FILE_NAME, FORMAT, HEIGHT, SIDES, WIDTH};
@@ -250,11 +250,7 @@ impl RecordsOfFolder {
                 return Err(DataError::option(option, counts[half], allowed));
             }
         }
-        let unfinished = Unfinished::begin(&self.out);
-        if let Err(error) = require_empty(&self.out) {
-            unfinished.keep();
-            return Err(error);
-        }
+        let unfinished = Unfinished::in_empty(&self.out)?;
         let all = sets.iter().map(Listing::len).sum();
         let done = AtomicUsize::new(0);
         let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
@@ -359,7 +355,7 @@ mod tests {
     use crate::{ClassFolder, ResizeCentreCrop};
     use std::collections::BTreeMap;
 
-    const EVAL: Transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
+    const EVAL: Transform = Transform::Eval(ResizeCentreCrop::antialiased(32, 32));
 
     fn prepared(format: FileFormat) -> (tempfile::TempDir, [WrittenImages; 2]) {
         let root = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ impl LabelledReport {
 }
 
 /// Samples are checked, not made.
-const UNUSED: Transform = Transform::Eval(ResizeCentreCrop { resize: 1, size: 1 });
+const UNUSED: Transform = Transform::Eval(ResizeCentreCrop::antialiased(1, 1));
 
 /// Reads every picture of a folder on `workers` threads: of TFRecord shards, files of pixels, or else folders of classes. One of the two
 /// splits may be missing; classes alone are taken for the evaluation split.

@@ -4,7 +4,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{SceneObject, ShapeClass, Shapes, draw_scene};
-use crate::new_folder::{create, require_empty};
+use crate::new_folder::{Unfinished, create};
 use crate::{DataError, Dataset, FileFormat, Image, Split};
 
 /// A folder of single shapes to write: `train/CLASS/NUMBER.EXT` and `val/CLASS/NUMBER.EXT`.
@@ -49,10 +49,11 @@ impl ShapesFolder {
                 return Err(DataError::option("pictures of a split", count, format!("at least {classes}")));
             }
         }
-        require_empty(root)?;
+        let unfinished = Unfinished::in_empty(root)?;
         for (split, count) in [(Split::Train, self.train), (Split::Val, self.val)] {
             self.write_split(&root.join(split.name()), split, count)?;
         }
+        unfinished.keep();
         Ok(())
     }
 
@@ -82,7 +83,7 @@ impl CocoFolder {
                 return Err(DataError::option("pictures of a split", count, "at least 1"));
             }
         }
-        require_empty(root)?;
+        let unfinished = Unfinished::in_empty(root)?;
         let annotations = root.join("annotations");
         create(&annotations)?;
         for (split, count) in [(Split::Train, self.train), (Split::Val, self.val)] {
@@ -91,6 +92,7 @@ impl CocoFolder {
             let path = annotations.join(format!("instances_{folder}.json"));
             fs::write(&path, instances.to_string()).map_err(DataError::writing(&path, "write the file"))?;
         }
+        unfinished.keep();
         Ok(())
     }
 

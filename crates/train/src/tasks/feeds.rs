@@ -6,9 +6,8 @@ use std::time::Duration;
 
 /// Batches in an order that the seed decides.
 pub trait Batches {
-    /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last. `step` is the
-    /// number of its step in the run, from 0, for what is drawn again in each.
-    fn next(&mut self, step: u64) -> Option<Result<Batch, TrainError>>;
+    /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last.
+    fn next(&mut self) -> Option<Result<Batch, TrainError>>;
 
     /// Gives the arrays of a batch back for reuse.
     fn recycle(&mut self, feeds: Feeds);
@@ -26,13 +25,13 @@ pub trait Batches {
     fn skipped(&self) -> Vec<SkippedSample>;
 }
 
-/// The next batch, of the next epoch where one has ended.
+/// The next batch, of the next epoch where one has ended, for a step of the run.
 ///
 /// # Errors
 /// [`TrainError::DataEnded`] where there is none any more; what loading the batch gave.
 pub(crate) fn next_of(batches: &mut dyn Batches, step: u64) -> Result<Batch, TrainError> {
     // Between two epochs there is `None` once.
-    let next = batches.next(step).or_else(|| batches.next(step));
+    let next = batches.next().or_else(|| batches.next());
     next.unwrap_or_else(|| Err(TrainError::DataEnded { position: batches.position(), step }))
 }
 
@@ -45,7 +44,7 @@ mod tests {
     struct Listed(VecDeque<Option<usize>>);
 
     impl Batches for Listed {
-        fn next(&mut self, _: u64) -> Option<Result<Batch, TrainError>> {
+        fn next(&mut self) -> Option<Result<Batch, TrainError>> {
             let samples = self.0.pop_front()??;
             Some(Ok(Batch { samples, ..Batch::default() }))
         }

@@ -3,7 +3,8 @@
 use super::{Batch, Batches, Feeds, LoadOptions};
 use crate::error::TrainError;
 use bessemer_data::{
-    BatchRange, DataError, Loader, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample, StageTimes,
+    BatchRange, DataError, Loader, OnBadSample, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample,
+    StageTimes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ impl Feeder for AsLoaded {
 /// The position of a batch in a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchPosition {
-    /// Number of its step, from 0.
-    pub step: u64,
+    /// Number of the pass over the data, from 0.
+    pub epoch: u32,
     /// Number of the batch within the epoch.
     pub index: usize,
 }
@@ -51,7 +52,7 @@ impl<S: Samples + ?Sized, F> Loaded<S, F> {
     }
 
     /// The share of one rank of the batches that hold each of `samples` samples once, in order; the last batch is filled up with
-    /// zeros.
+    /// zeros. A sample that cannot be read ends them, whatever is asked for in training: another in its place would be counted twice.
     pub(super) fn evaluation(
         set: Arc<S>,
         samples: usize,
@@ -61,15 +62,16 @@ impl<S: Samples + ?Sized, F> Loaded<S, F> {
         feeder: F,
     ) -> Result<Self, DataError> {
         let sampler = Sampler::new(samples, SamplerOptions::eval(batch_size))?;
+        let load = &LoadOptions { on_bad_sample: OnBadSample::Stop, ..*load };
         Self::training(set, sampler, load, BatchRange { share, ..BatchRange::epochs(1) }, feeder)
     }
 }
 
 impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
-    fn next(&mut self, step: u64) -> Option<Result<Batch, TrainError>> {
+    fn next(&mut self) -> Option<Result<Batch, TrainError>> {
         let batch = self.loader.next_batch()?.map_err(TrainError::from);
         Some(batch.map(|mut batch| {
-            self.feeder.complete(&mut batch.feeds, BatchPosition { step, index: batch.index });
+            self.feeder.complete(&mut batch.feeds, BatchPosition { epoch: batch.epoch, index: batch.index });
             batch
         }))
     }

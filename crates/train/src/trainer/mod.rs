@@ -15,7 +15,7 @@ use crate::setup::compile_options;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
-use bessemer_data::{BatchRange, DataError, Position};
+use bessemer_data::{BatchRange, Position};
 use bessemer_ir::run::{NonFinite, Ticket};
 use files::RunFiles;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -252,9 +252,10 @@ impl Trainer<'_> {
 
     fn run(&mut self) -> Result<(), TrainError> {
         let result = self.run_steps();
-        // The updates of a step come behind all of its sums over ranks, so that state is whole when one of them fails.
-        if result.as_ref().is_err_and(TrainError::is_of_other_rank) && self.step > 0 && self.saved_at != Some(self.step)
-        {
+        // The updates of a step come behind all of its sums over ranks, so that state is whole when one of them fails, and where data
+        // cannot be read.
+        let is_whole = |error: &TrainError| error.is_of_other_rank() || error.is_of_data();
+        if result.as_ref().is_err_and(is_whole) && self.step > 0 && self.saved_at != Some(self.step) {
             if self.begun > self.step {
                 self.session.restore_snapshot(self.step)?;
             }
@@ -481,9 +482,7 @@ impl Trainer<'_> {
     /// The next batch, of the step with this number, fed.
     fn next_fed(&mut self, step: u64) -> Result<Batch, TrainError> {
         let batch = next_of(&mut *self.batches, step).map_err(|error| match error {
-            TrainError::Data(error @ (DataError::Image { .. } | DataError::Content { .. })) => {
-                TrainError::Sample(error)
-            }
+            TrainError::Data(error) if error.is_of_sample() => TrainError::Sample(error),
             error => error,
         })?;
         self.session.feed(&batch.feeds)?;
@@ -580,9 +579,6 @@ impl Trainer<'_> {
         };
         self.files.eval(self.step, info)?;
         report.notes.iter().try_for_each(|note| self.files.warning(note))?;
-        for sample in &report.skipped {
-            self.files.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
-        }
         self.save_if_best()
     }
 

@@ -2,7 +2,9 @@
 
 use super::files::RunFiles;
 use super::{Clock, Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
-use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
+use crate::checkpoint::{
+    CheckpointStore, Loaded, TrainingState, WeightOptions, is_tensorflow, load_newest, load_weights,
+};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, PlanInfo, RunInfo, Status, read_events};
 use crate::loaded_weights::{recipe_of, vocabulary_of};
@@ -16,7 +18,7 @@ use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, TrainSession, check_kernels};
 use crate::setup::{compile_options, total_steps};
 use crate::tasks::text::Weights;
-use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
+use crate::tasks::{InitialWeights, MetricSchema, Task, WeightOrigin, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
 use std::collections::{BTreeSet, VecDeque};
@@ -218,7 +220,7 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
     match &options.start {
         Initialisation::Random => {
             task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values))?;
-            Ok(Vec::new())
+            Ok(task.warnings_of_random_weights())
         }
         Initialisation::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
@@ -229,7 +231,8 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
             let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
             check_vocabulary(task, &Weights { family, tensors: &tensors, origin: &origin, recipe, vocabulary })?;
-            let InitialWeights { tensors, notes } = task.initial_weights(tensors, &origin, session)?;
+            let weight_origin = WeightOrigin { name: &origin, recipe, is_tensorflow: is_tensorflow(path)? };
+            let InitialWeights { tensors, notes } = task.initial_weights(tensors, &weight_origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(notes)
         }

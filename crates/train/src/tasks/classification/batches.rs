@@ -1,7 +1,7 @@
 //! Images as feeds.
 
 use super::mixup::Mix;
-use super::recipe::ClassifierRecipe;
+use super::recipe::{ClassifierRecipe, MixupForm};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::loaded::{BatchPosition, Feeder};
@@ -16,6 +16,7 @@ pub(super) struct Images {
 
 struct Mixup {
     seed: u64,
+    form: MixupForm,
     alpha: f64,
     batch_size: usize,
 }
@@ -33,7 +34,7 @@ impl Images {
     pub(super) fn training(recipe: &Recipe) -> Result<Self, TrainError> {
         let (train, ClassifierRecipe { images, labels, .. }) = (&recipe.train, recipe.own()?);
         let (seed, alpha, batch_size) = (train.seed, labels.mixup_alpha, train.batch_size as usize);
-        let mixup = (alpha > 0.0).then_some(Mixup { seed, alpha, batch_size });
+        let mixup = (alpha > 0.0).then_some(Mixup { seed, form: labels.mixup_form, alpha, batch_size });
         Ok(Self { label_offset: images.label_offset as i32, mixup })
     }
 }
@@ -41,10 +42,10 @@ impl Images {
 impl Feeder for Images {
     fn complete(&self, feeds: &mut Feeds, place: BatchPosition) {
         feeds.i32_mut("labels").iter_mut().for_each(|label| *label += self.label_offset);
-        if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
-            let Mix { weight, order } = Mix::draw(*seed, place.step, *alpha, *batch_size);
+        if let Some(Mixup { seed, form, alpha, batch_size }) = &self.mixup {
+            let Mix { weights, order } = Mix::draw(*seed, place, *form, *alpha, *batch_size);
             feeds.push("mixup_order", Array::I32(order));
-            feeds.push("mixup_weight", Array::F32(vec![weight]));
+            feeds.push("mixup_weight", Array::F32(weights));
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::model_options;
 use super::recipe::ClassifierRecipe;
-use crate::checkpoint::NamedTensor;
+use crate::checkpoint::{NamedTensor, is_tensorflow};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
-use crate::recipe::Recipe;
+use crate::recipe::{Override, Recipe};
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::read_labels;
-use bessemer_data::{Exif, IMAGENET_CLASSES, ResizeCentreCrop, imagenet_classes, readable_class};
+use bessemer_data::{Exif, IMAGENET_CLASSES, Resampling, ResizeCentreCrop, imagenet_classes, readable_class};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
@@ -16,6 +16,9 @@ use std::path::Path;
 
 /// Names of the classes in a run folder, one a line, in the order of labels.
 pub const CLASSES_FILE: &str = "classes.txt";
+
+/// What NVIDIA's sample for TensorFlow 1 was trained by.
+const TENSORFLOW_RECIPE: &str = "resnet50-90e-tf1";
 
 /// A classifier with its weights, and how pictures are prepared for it.
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub struct Classifier {
     pub options: ModelOptions,
     /// Short side before the centre crop to `options.image_size`.
     pub resize: u32,
+    /// How pixels are computed.
+    pub resampling: Resampling,
     /// What is done with the EXIF orientation of images of data sets.
     pub exif: Exif,
     /// Outputs before that of the first class.
@@ -53,7 +58,7 @@ impl Classifier {
     pub(super) fn of(name: &str, weights: &Path, trained: LoadedWeights) -> Result<Self, TrainError> {
         match trained.recipe.clone() {
             Some(recipe) => Self::of_run(&recipe, read_classes(weights)?, trained),
-            None => Self::published(name, trained),
+            None => Self::published(name, is_tensorflow(weights)?, trained),
         }
     }
 
@@ -62,11 +67,20 @@ impl Classifier {
         let (architecture, options) = model_options(recipe, images.eval_image_size)?;
         let (resize, label_offset) = (images.eval_resize as u32, images.label_offset as usize);
         let (name, exif) = (recipe.model.name.clone(), images.exif);
-        Ok(Self { name, architecture, options, resize, exif, label_offset, classes, trained })
+        let resampling = images.resampling;
+        Ok(Self { name, architecture, options, resize, resampling, exif, label_offset, classes, trained })
     }
 
-    fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
+    /// In torchvision's form, or for a ResNet of TensorFlow in that of the recipe of NVIDIA's sample.
+    fn published(name: &str, is_tensorflow: bool, trained: LoadedWeights) -> Result<Self, TrainError> {
         let spec = find(name)?;
+        let is_resnet = matches!(spec.architecture, Architecture::ResNet { .. });
+        if is_resnet && is_tensorflow {
+            let classes =
+                classes_of(&trained.tensors).map(|classes| Override::new("model.num_classes", classes as i64));
+            let overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", name)]).collect();
+            return Self::of_run(&Recipe::load(TENSORFLOW_RECIPE, &overrides)?, None, trained);
+        }
         let mut options = spec.options();
         if let Some(classes) = classes_of(&trained.tensors) {
             options.num_classes = classes;
@@ -78,13 +92,13 @@ impl Classifier {
             Architecture::ResNetCifar { .. } => options.image_size[0] as u32,
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
-        let exif = Exif::Ignore;
-        Ok(Self { name, architecture, options, resize, exif, label_offset: 0, classes: None, trained })
+        let (exif, resampling) = (Exif::Ignore, Resampling::Antialias);
+        Ok(Self { name, architecture, options, resize, resampling, exif, label_offset: 0, classes: None, trained })
     }
 
     /// How pictures become inputs.
     pub fn transform(&self) -> ResizeCentreCrop {
-        ResizeCentreCrop { resize: self.resize, size: self.options.image_size[0] as u32 }
+        ResizeCentreCrop { resampling: self.resampling, resize: self.resize, size: self.options.image_size[0] as u32 }
     }
 
     /// Classes that data can have.
@@ -133,13 +147,40 @@ pub(super) fn is_of_last_layer(tensor: &NamedTensor<'_>) -> bool {
     layer.is_some_and(|layer| LAST_LAYERS.contains(&layer))
 }
 
-/// Rows of the last layer's weight.
+/// Outputs of the last layer: the elements of its bias, which is the same in every layout.
 pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
-    let weight = tensors.iter().find(|tensor| tensor.name.ends_with(".weight") && is_of_last_layer(tensor))?;
-    weight.shape.first().copied()
+    let bias = tensors.iter().find(|tensor| tensor.shape.len() == 1 && is_of_last_layer(tensor))?;
+    bias.shape.first().copied()
 }
 
 /// The class names beside a run's checkpoints.
 fn read_classes(weights: &Path) -> Result<Option<Vec<String>>, TrainError> {
     file_of_run(weights, CLASSES_FILE).map(|path| read_labels(&path)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::registry;
+    use bessemer_nn::Padding;
+
+    #[test]
+    fn weights_of_tensorflow_are_those_of_its_recipe() {
+        let of = |is_tensorflow| {
+            let tensors = vec![NamedTensor::from_f32("fc.bias", vec![1001], &[0.0; 1001]).unwrap()];
+            let family = registry::find("resnet50").unwrap().family();
+            let trained = LoadedWeights { family, tensors, origin: "W".to_owned(), recipe: None, vocabulary: None };
+            Classifier::published("resnet50", is_tensorflow, trained).unwrap()
+        };
+        let classifier = of(true);
+        assert_eq!((classifier.options.num_classes, classifier.num_classes()), (1001, 1000));
+        assert_eq!(classifier.resampling, Resampling::Legacy);
+        let padding = |classifier: &Classifier| match &classifier.options.backbone {
+            bessemer_models::BackboneOptions::ResNet(backbone) => backbone.padding,
+            _ => unreachable!("a ResNet"),
+        };
+        assert_eq!(padding(&classifier), Padding::Same);
+        let classifier = of(false);
+        assert_eq!((classifier.num_classes(), padding(&classifier)), (1001, Padding::Symmetric));
+    }
 }

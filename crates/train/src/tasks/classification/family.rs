@@ -32,11 +32,12 @@ pub struct Classifiers;
 /// The family.
 pub static FAMILY: Classifiers = Classifiers;
 
-const RECIPES: [(&str, &str); 9] = [
+const RECIPES: [(&str, &str); 10] = [
     ("resnet50-50e", include_str!("recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("recipes/resnet50-250e.toml")),
     ("resnet50-90e-tf1", include_str!("recipes/resnet50-90e-tf1.toml")),
+    ("resnet50-250e-tf1", include_str!("recipes/resnet50-250e-tf1.toml")),
     ("efficientnet-b0", include_str!("recipes/efficientnet-b0.toml")),
     ("efficientnet-shapes", include_str!("recipes/efficientnet-shapes.toml")),
     ("imagenette-small", include_str!("recipes/imagenette-small.toml")),

@@ -4,7 +4,7 @@ use super::classifier::Classifier;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, TOP_K, cell, given_labels};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, TOP_K, cell, given_labels, lossy_path};
 use crate::tasks::pictures::picture_files;
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
@@ -73,6 +73,7 @@ impl Predictor for ClassPredictor {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// File of the image.
+    #[serde(serialize_with = "lossy_path")]
     pub path: PathBuf,
     /// Best first.
     pub classes: Vec<ClassScore>,

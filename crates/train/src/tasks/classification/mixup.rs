@@ -1,31 +1,46 @@
-//! The random numbers of mixup: functions of the seed and the step alone.
+//! The random numbers of mixup: functions of the seed and the number of the micro-batch alone.
 
+use super::recipe::MixupForm;
+use crate::tasks::loaded::BatchPosition;
 use bessemer_ir::philox;
 
 /// Word of the generator's counter that keeps these numbers apart from all others: "mixu".
 const STREAM: u32 = 0x6d69_7875;
 
-/// Order and share of one step, for [`bessemer_models::LossOptions::mixup`].
+/// Order and shares of one micro-batch, for [`bessemer_models::LossOptions::mixup`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mix {
-    /// Share of the first sample, from Beta(alpha, alpha).
-    pub weight: f32,
-    /// The sample each one is mixed with, a random permutation.
+    /// Share of the first sample of a pair, from Beta(alpha, alpha): one for all, or one for each.
+    pub weights: Vec<f32>,
+    /// The sample each one is mixed with.
     pub order: Vec<i32>,
 }
 
 impl Mix {
-    /// The draw of step `step` (from 0) for a batch of `batch` samples.
-    pub(super) fn draw(seed: u64, step: u64, alpha: f64, batch: usize) -> Self {
-        let mut words = Words::new(seed, step);
-        let (first, second) = (log_gamma_variate(&mut words, alpha), log_gamma_variate(&mut words, alpha));
-        let weight = 1.0 / (1.0 + (second - first).exp());
-        let mut order: Vec<i32> = (0..batch as i32).collect();
-        for last in (1..batch).rev() {
-            order.swap(last, philox::below(last as u32 + 1, || words.pair()[0]) as usize);
+    /// The draw for a micro-batch of `batch` samples.
+    pub(super) fn draw(seed: u64, position: BatchPosition, form: MixupForm, alpha: f64, batch: usize) -> Self {
+        let mut words = Words::new(seed, position);
+        match form {
+            MixupForm::Batch => {
+                let weights = vec![beta_variate(&mut words, alpha)];
+                let mut order: Vec<i32> = (0..batch as i32).collect();
+                for last in (1..batch).rev() {
+                    order.swap(last, philox::below(last as u32 + 1, || words.pair()[0]) as usize);
+                }
+                Self { weights, order }
+            }
+            MixupForm::Sample => Self {
+                weights: (0..batch).map(|_| beta_variate(&mut words, alpha)).collect(),
+                order: (0..batch as i32).rev().collect(),
+            },
         }
-        Self { weight: weight as f32, order }
     }
+}
+
+/// A draw from Beta(alpha, alpha).
+fn beta_variate(words: &mut Words, alpha: f64) -> f32 {
+    let (first, second) = (log_gamma_variate(words, alpha), log_gamma_variate(words, alpha));
+    (1.0 / (1.0 + (second - first).exp())) as f32
 }
 
 /// Logarithm of a draw from Gamma(shape, 1), by Marsaglia, Tsang: "A simple method for generating gamma variables", 2000.
@@ -48,17 +63,19 @@ fn log_gamma_variate(words: &mut Words, shape: f64) -> f64 {
 /// Random words in sequence.
 struct Words {
     key: [u32; 2],
-    step: u32,
+    /// Numbers of the epoch and of the micro-batch in it.
+    position: [u32; 2],
     index: u32,
 }
 
 impl Words {
-    fn new(seed: u64, step: u64) -> Self {
-        Self { key: philox::halves(seed), step: step as u32, index: 0 }
+    fn new(seed: u64, BatchPosition { epoch, index }: BatchPosition) -> Self {
+        Self { key: philox::halves(seed), position: [epoch, index as u32], index: 0 }
     }
 
     fn pair(&mut self) -> [u32; 2] {
-        let [a, b, ..] = philox::block([self.index, 0, self.step, STREAM], self.key);
+        let [epoch, batch] = self.position;
+        let [a, b, ..] = philox::block([self.index, epoch, batch, STREAM], self.key);
         self.index += 1;
         [a, b]
     }
@@ -81,10 +98,15 @@ impl Words {
 mod tests {
     use super::*;
 
+    fn at(epoch: u32, index: usize) -> BatchPosition {
+        BatchPosition { epoch, index }
+    }
+
     #[test]
     fn shares_have_the_moments_of_beta() {
         for alpha in [0.05, 0.2, 1.0, 3.0] {
-            let draws: Vec<f64> = (0..20_000).map(|step| f64::from(Mix::draw(7, step, alpha, 1).weight)).collect();
+            let of_batch = |index| Mix::draw(7, at(0, index), MixupForm::Batch, alpha, 1).weights;
+            let draws: Vec<f64> = (0..20_000).flat_map(of_batch).map(f64::from).collect();
             assert!(draws.iter().all(|x| (0.0..=1.0).contains(x)));
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
             let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
@@ -95,14 +117,24 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_permutations_that_follow_seed_and_step() {
-        let mix = Mix::draw(1, 5, 0.2, 64);
+    fn orders_are_permutations_that_follow_seed_and_position() {
+        let draw = |seed, position| Mix::draw(seed, position, MixupForm::Batch, 0.2, 64);
+        let mix = draw(1, at(0, 5));
         let mut sorted = mix.order.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..64).collect::<Vec<_>>());
         assert_ne!(mix.order, sorted);
-        assert_eq!(mix, Mix::draw(1, 5, 0.2, 64));
-        assert_ne!(mix, Mix::draw(1, 6, 0.2, 64));
-        assert_ne!(mix, Mix::draw(2, 5, 0.2, 64));
+        assert_eq!(mix, draw(1, at(0, 5)));
+        assert_ne!(mix, draw(1, at(0, 6)));
+        assert_ne!(mix, draw(1, at(1, 5)));
+        assert_ne!(mix, draw(2, at(0, 5)));
+    }
+
+    #[test]
+    fn samples_have_shares_of_their_own() {
+        let Mix { weights, order } = Mix::draw(1, at(0, 5), MixupForm::Sample, 0.2, 5);
+        assert_eq!(order, [4, 3, 2, 1, 0]);
+        let different: std::collections::BTreeSet<u32> = weights.iter().map(|weight| weight.to_bits()).collect();
+        assert_eq!((weights.len(), different.len()), (5, 5));
     }
 }

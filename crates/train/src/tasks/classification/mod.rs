@@ -6,7 +6,7 @@ mod family;
 mod infer;
 mod mixup;
 mod model;
-mod recipe;
+pub(in crate::tasks) mod recipe;
 mod samples;
 mod score;
 mod sources;
@@ -20,7 +20,9 @@ pub use infer::{ClassScore, InferOptions, Prediction, infer};
 pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
-use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
+use super::{
+    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task, WeightOrigin,
+};
 use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -109,7 +111,7 @@ impl Task for Classification {
     fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
-        origin: &str,
+        origin: &WeightOrigin<'_>,
         session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
         let wanted = self.recipe.own::<ClassifierRecipe>()?.model.num_classes as usize;
@@ -118,7 +120,8 @@ impl Task for Classification {
         };
         let body = given.into_iter().filter(|tensor| !is_of_last_layer(tensor));
         let drawn = session.weights()?.into_iter().filter(is_of_last_layer);
-        let note = format!("{origin} has {found} classes and the model {wanted}: its last layer is drawn at random");
+        let name = origin.name;
+        let note = format!("{name} has {found} classes and the model {wanted}: its last layer is drawn at random");
         Ok(InitialWeights { tensors: body.chain(drawn).collect(), notes: vec![note] })
     }
 

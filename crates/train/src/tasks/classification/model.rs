@@ -1,6 +1,6 @@
 //! The networks of recipes.
 
-use super::recipe::{ClassifierRecipe, ModelFields};
+use super::recipe::{ClassifierRecipe, MixupForm, ModelFields};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::{RunShape, train_config};
@@ -58,7 +58,10 @@ pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, 
     let (architecture, options) = model_options(recipe, images.image_size)?;
     let loss = LossOptions {
         label_smoothing: labels.label_smoothing,
-        mixup: (labels.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
+        mixup: (labels.mixup_alpha > 0.0).then_some(match labels.mixup_form {
+            MixupForm::Batch => MixupWeight::Batch,
+            MixupForm::Sample => MixupWeight::Sample,
+        }),
     };
     let config = train_config(recipe, shape)?;
     Ok(Model::train(architecture, &options, &loss, &config, shape.batch_size)?)

@@ -1,10 +1,11 @@
 //! What recipes of image classifiers say beside those of all models.
 
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
-use bessemer_data::Exif;
+use bessemer_data::{CropDraw, Exif, Resampling};
 use bessemer_models::resnet::StrideIn;
 use bessemer_models::{Architecture, InitScheme, find};
 use bessemer_nn::{Padding, PixelScale};
+use serde::{Deserialize, Serialize};
 
 /// Pixels of a side.
 const PIXELS: f64 = 8192.0;
@@ -43,6 +44,10 @@ section! {
         pub crop_scale: [f64; 2] = [0.08, 1.0] => Range::above(0.0, 1.0);
         /// Range of the random crop's width over its height.
         pub crop_ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0] => Range::closed(0.01, 100.0);
+        /// How area and ratio of the random crop are drawn.
+        pub crop_draw: CropDraw = CropDraw::Torch;
+        /// How pixels are computed where images are resized.
+        pub resampling: Resampling = Resampling::Antialias;
         /// Probability of a horizontal flip.
         pub flip: f64 = 0.5 => Range::closed(0.0, 1.0);
         /// Decode JPEG files at 1/2, 1/4 or 1/8 of their scale where a random crop has so many pixels for each one of the sample.
@@ -69,9 +74,22 @@ section! {
         pub label_smoothing: f64 = 0.0 => Range::below(0.0, 1.0);
         /// Parameter of mixup's Beta(alpha, alpha); 0 for no mixup.
         pub mixup_alpha: f64 = 0.0 => Range::closed(0.0, 100.0);
+        /// What mixup mixes.
+        pub mixup_form: MixupForm = MixupForm::Batch;
         /// Leave out the last batch of an epoch if it is not full.
         pub drop_last: bool = true;
     }
+}
+
+/// What mixup mixes each sample of a micro-batch with, and by which share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MixupForm {
+    /// With another one at random, all by one share (NVIDIA, PyTorch).
+    #[default]
+    Batch,
+    /// With the one as far from the end, each by a share of its own (NVIDIA, TensorFlow 1).
+    Sample,
 }
 
 family_recipe! {

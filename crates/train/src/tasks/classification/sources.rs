@@ -41,6 +41,8 @@ impl DataSource {
                     size,
                     scale: images.crop_scale.into(),
                     ratio: images.crop_ratio.into(),
+                    draw: images.crop_draw,
+                    resampling: images.resampling,
                     flip: images.flip,
                     scaled_decode: images.scaled_decode,
                 };
@@ -79,7 +81,7 @@ impl DataSource {
             }
             Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
             Self::Folder(root) => {
-                let crop = ResizeCentreCrop { resize: images.eval_resize as u32, size };
+                let crop = ResizeCentreCrop { resampling: images.resampling, resize: images.eval_resize as u32, size };
                 open_labelled(root, Split::Val, Transform::Eval(crop), images.exif)?
             }
         }))

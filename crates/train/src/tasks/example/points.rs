@@ -39,7 +39,7 @@ impl Points {
 }
 
 impl Batches for Points {
-    fn next(&mut self, _: u64) -> Option<Result<Batch, TrainError>> {
+    fn next(&mut self) -> Option<Result<Batch, TrainError>> {
         if self.position.batch == BATCHES {
             self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
             return None;
