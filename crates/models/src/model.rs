@@ -3,7 +3,7 @@
 use crate::ModelError;
 use crate::weights::WeightNames;
 use bessemer_ir::Graph;
-use bessemer_nn::ParamSpec;
+use bessemer_nn::{ParamKind, ParamSpec};
 
 /// A graph and the tensors it keeps.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ pub(crate) fn find_in<T>(
 /// What a model costs at its default size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Numbers trained.
+    /// Numbers of weights, biases and norms, trained or frozen.
     pub parameters: u64,
-    /// Tensors trained.
+    /// Tensors that hold them.
     pub tensors: usize,
     /// FLOPs of convolutions and matrix products in the forward pass of one sample.
     pub flops_per_sample: u64,
@@ -45,10 +45,11 @@ pub struct Summary {
 impl Summary {
     /// The cost of the forward pass of one sample.
     pub fn of(model: &Model) -> Self {
-        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
+        let is_parameter = |kind| matches!(kind, ParamKind::Weight | ParamKind::Bias | ParamKind::Norm);
+        let parameters = || model.specs.iter().filter(|spec| is_parameter(spec.kind));
         Self {
-            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
-            tensors: trained().count(),
+            parameters: parameters().map(|spec| spec.ty.shape.elements() as u64).sum(),
+            tensors: parameters().count(),
             flops_per_sample: flops(&model.graph),
         }
     }

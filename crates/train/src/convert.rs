@@ -119,6 +119,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = "it exists already, choose another name";
         return Err(TrainError::setting("the output", output.display(), allowed));
     }
+    check_ending(output, options.to)?;
     let recipe = recipe_of(input)?;
     let ema = recipe.as_ref().is_some_and(Recipe::keeps_averages);
     let tensors = load_weights(input, WeightOptions { to_f32: true, ema, ..WeightOptions::default() })?;
@@ -171,6 +172,25 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         _ => write_safetensors(output, &converted)?,
     }
     Ok(Converted { model: model.name(), tensors: converted.len() })
+}
+
+/// # Errors
+/// A file that would be called after another format than its own.
+fn check_ending(output: &Path, to: Names) -> Result<(), TrainError> {
+    let wanted = match to {
+        Names::HuggingFace => return Ok(()),
+        Names::Onnx => "onnx",
+        _ => "safetensors",
+    };
+    let ending = output.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+    match ending {
+        Some(ending) if ending != wanted => {
+            let hint = if ending == "onnx" { ", and --to onnx writes ONNX files" } else { "" };
+            let allowed = format!("what is written is .{wanted}{hint}");
+            Err(TrainError::setting("the output", output.display(), allowed))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes an ONNX file; returns the number of tensors in it.

@@ -31,7 +31,16 @@ fn value_in(path: &str, key: &str) -> Option<String> {
 }
 
 fn memory_bytes() -> Option<u64> {
-    let kibibytes: u64 = value_in("/proc/meminfo", "MemTotal")?.strip_suffix(" kB")?.parse().ok()?;
+    memory("MemTotal")
+}
+
+/// Bytes that programs can still take without others being moved out; `None` where the system does not say.
+pub fn available_memory() -> Option<u64> {
+    memory("MemAvailable")
+}
+
+fn memory(key: &str) -> Option<u64> {
+    let kibibytes: u64 = value_in("/proc/meminfo", key)?.strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes * 1024)
 }
 
@@ -46,6 +55,7 @@ mod tests {
         assert_eq!(machine.isa, "portable");
         if cfg!(target_os = "linux") {
             assert!(machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+            assert!(available_memory().is_some_and(|bytes| Some(bytes) < machine.memory_bytes));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The largest batch that fits into the memory of a device.
 
 use crate::error::TrainError;
+use crate::machine::available_memory;
 use bessemer_cuda::OutOfMemory;
 use bessemer_cuda::sheet::scratch_bytes;
 use bessemer_ir::plan::Plan;
@@ -43,7 +44,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Turns the error of a step that found no memory on a GPU into one that says which batch fits. `bytes` gives the memory of the step with
+    /// Turns the error of a step that found no memory into one that says which batch fits. `bytes` gives the memory of the step with
     /// so many samples, as far as it is not in use for something else, and none where there is no such step. Other errors, and such that
     /// this does not explain, stay what they are.
     ///
@@ -98,8 +99,11 @@ const CLOSE: f64 = 0.02;
 /// they start.
 fn room(error: &RunError, device: &dyn Device) -> Option<u64> {
     let RunError::Memory { source, .. } = error else { return None };
-    let found: &OutOfMemory = source.get_ref()?.downcast_ref()?;
-    found.room(device.memory_in_use()?)
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<OutOfMemory>()) {
+        Some(found) => found.room(device.memory_in_use()?),
+        None if device.memory_in_use().is_none() => available_memory(),
+        None => None,
+    }
 }
 
 /// What a step with so many samples needs.

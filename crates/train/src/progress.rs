@@ -43,9 +43,14 @@ pub struct Progress {
 
 enum Display {
     Bar(ProgressBar),
-    Lines { out: Box<dyn Write + Send>, every: Duration, last: Option<Instant> },
+    Lines {
+        out: Box<dyn Write + Send>,
+        every: Duration,
+        last: Option<Instant>,
+    },
     Json(Box<dyn Write + Send>),
-    Silent,
+    /// But for warnings.
+    Silent(Box<dyn Write + Send>),
 }
 
 impl Progress {
@@ -63,7 +68,7 @@ impl Progress {
             ProgressMode::Bar => Display::Lines { out, every: Duration::from_secs(5), last: None },
             ProgressMode::Lines(every) => Display::Lines { out, every, last: None },
             ProgressMode::Json => Display::Json(out),
-            ProgressMode::Silent => Display::Silent,
+            ProgressMode::Silent => Display::Silent(out),
         })
     }
 
@@ -98,7 +103,7 @@ impl Progress {
                     let _ = writeln!(out, "step {step}/{}  {summary}", self.total_steps);
                 }
             }
-            Display::Json(_) | Display::Silent => {}
+            Display::Json(_) | Display::Silent(_) => {}
         }
     }
 
@@ -112,9 +117,13 @@ impl Progress {
         self.line(&format!("evaluation at step {step}: {}", metrics.join("  ")));
     }
 
-    /// Shows a warning on a separate line.
+    /// Shows a warning on a separate line, in silence too.
     pub fn warning(&mut self, message: &str) {
-        self.line(&format!("warning: {message}"));
+        let text = format!("warning: {message}");
+        match &mut self.display {
+            Display::Silent(out) => drop(writeln!(out, "{text}")),
+            _ => self.line(&text),
+        }
     }
 
     /// A line of its own, above the bar.
@@ -122,7 +131,7 @@ impl Progress {
         match &mut self.display {
             Display::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
             Display::Lines { out, .. } => drop(writeln!(out, "{text}")),
-            Display::Json(_) | Display::Silent => {}
+            Display::Json(_) | Display::Silent(_) => {}
         }
     }
 
@@ -247,7 +256,7 @@ mod tests {
 
     #[test]
     fn silence_and_json() {
-        assert_eq!(shown(ProgressMode::Silent), "");
+        assert_eq!(shown(ProgressMode::Silent), "warning: slow disk\n");
         assert_eq!(shown(ProgressMode::Json), "{}\n");
         assert_eq!(ProgressMode::detect(true, true), ProgressMode::Silent);
         assert_eq!(ProgressMode::detect(false, true), ProgressMode::Json);

@@ -13,7 +13,10 @@ const DATA_IDENTITY: &str = "data identity";
 /// What decides the course of a run and differs: fields of the recipes `(saved, given)`, and the data sets' identities.
 pub(crate) fn differences(recipes: (&Recipe, &Recipe), data: (&str, &str)) -> Vec<Difference> {
     let (saved, given) = (fields(recipes.0), fields(recipes.1));
-    let length_is_free = matches!(recipes.1.schedule.kind, ScheduleKind::Constant | ScheduleKind::Step);
+    let schedule = &recipes.1.schedule;
+    let length_is_free = matches!(schedule.kind, ScheduleKind::Constant | ScheduleKind::Step)
+        && schedule.warmup_fraction.is_none()
+        && recipes.0.schedule.warmup_fraction.is_none();
     let free = [recipes.0.free_fields(), recipes.1.free_fields()];
     let is_free = |field: &str| {
         ["name", "description"].contains(&field)
@@ -75,5 +78,8 @@ mod tests {
         assert_eq!(named(&[], &["train.epochs=7"], ("a", "a")), ["train.epochs: 1 in the checkpoint, 7 now"]);
         let constant = "schedule.kind=constant";
         assert_eq!(named(&[constant], &[constant, "train.steps=7"], ("a", "a")), [""; 0]);
+        let warmup = [constant, "schedule.warmup_epochs=", "schedule.warmup_fraction=0.1"];
+        let longer = [&warmup[..], &["train.epochs=7"]].concat();
+        assert_eq!(named(&warmup, &longer, ("a", "a")), ["train.epochs: 1 in the checkpoint, 7 now"]);
     }
 }

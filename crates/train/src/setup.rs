@@ -223,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn milestones_in_tensorflow_s_form() {
+        let s = recipe::Schedule { warmup_in_decay: true, ..resolved(ScheduleKind::Step, Per::Step, 0.3) };
+        let s = recipe::Schedule { milestones: vec![8, 10], ..s };
+        for (step, expected) in [(0, 0.0), (15, 0.128), (30, 0.256), (800, 0.256), (801, 0.0256), (1001, 0.00256)] {
+            assert_close(rate(&s, step, 100, 12.0), expected);
+        }
+    }
+
+    #[test]
     fn milestones_linear_and_constant() {
         let s = resolved(ScheduleKind::Step, Per::Epoch, 0.0);
         for (epoch, expected) in [(0, 0.256), (29, 0.256), (30, 0.0256), (60, 0.00256), (89, 0.000256)] {

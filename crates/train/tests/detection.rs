@@ -203,7 +203,9 @@ fn no_picture_is_overwritten() {
     let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
     let path = |name: &str| folder.path().join(name);
     let scene = fs::read(data.join("val2017/000000000001.jpg")).unwrap();
-    ["photos", "others"].iter().for_each(|name| fs::create_dir(path(name)).unwrap());
+    for name in ["photos", "others"] {
+        fs::create_dir(path(name)).unwrap();
+    }
     let inputs = ["photos/dog.jpg", "photos/1.jpg", "others/1.jpg", "photos/cat.bmp"].map(path);
     inputs.iter().for_each(|input| fs::write(input, &scene).unwrap());
     let predict = |inputs: &[std::path::PathBuf], out: &str| {
@@ -431,9 +433,15 @@ fn the_weights_of_a_classifier_begin_its_backbone() {
 
     let slow = ["train.steps=1", "eval.every_steps=", "schedule.base_lr=1e-30", "schedule.warmup_lr=0"];
     let run = folder.path().join("begun");
-    train(&TrainOptions { start: Initialisation::Weights(file), ..options(&run, &slow) }).unwrap();
-    let told = "has no weights for the feature pyramid and both heads: they are drawn at random";
-    assert!(warnings(&run).iter().any(|warning| warning.contains(told)));
+    train(&TrainOptions { start: Initialisation::Weights(file.clone()), ..options(&run, &slow) }).unwrap();
+    let told = |run: &Path, text: &str| warnings(run).iter().any(|warning| warning.contains(text));
+    assert!(told(&run, "has no weights for the feature pyramid and both heads: they are drawn at random"));
+    assert!(!told(&run, "normalise_twice"));
+    let twice = folder.path().join("twice");
+    let start = Initialisation::Weights(file.clone());
+    let overrides = [&slow[..], &["model.normalise_twice=true"]].concat();
+    train(&TrainOptions { start, ..options(&twice, &overrides) }).unwrap();
+    assert!(told(&twice, "--set model.normalise_twice=false fits them"));
     let begun = last(&run).model;
     let (mut equal, mut drawn) = (0, 0);
     for (tensor, other) in begun.iter().zip(&trained).filter(|(tensor, _)| tensor.name.ends_with(".weight")) {

@@ -50,6 +50,21 @@ fn json(path: &Path) -> Vec<Value> {
 }
 
 #[test]
+fn layers_that_stay_at_random_are_told() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    train(&options(&run, &["train.steps=1", "eval.every_steps=", "model.freeze_at=2", "model.frozen_norms=true"]))
+        .unwrap();
+    let told = read_events(&run.join("events.jsonl")).unwrap().into_iter().any(|event| match event.body {
+        EventBody::Warning(info) => {
+            info.message.starts_with("the stem and the first stage and all norms are not trained")
+        }
+        _ => false,
+    });
+    assert!(told);
+}
+
+#[test]
 fn a_detector_with_masks_is_trained_resumed_evaluated_and_asked() {
     let folder = TempDir::new().unwrap();
     let [whole, pieces, threads] = ["whole", "pieces", "threads"].map(|name| folder.path().join(name));

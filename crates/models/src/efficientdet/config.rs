@@ -4,7 +4,7 @@ use crate::ModelError;
 use crate::efficientnet::Scaling;
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::anchors::{AnchorLevel, AnchorPlacement, Anchors};
-use bessemer_nn::{BatchNormOptions, Init, PixelScale};
+use bessemer_nn::{BatchNormOptions, Init, Padding, PixelScale};
 use serde::{Deserialize, Serialize};
 
 /// The finest feature map that detects: its stride is `2^FIRST_LEVEL` pixels.
@@ -205,6 +205,8 @@ pub struct DetectorOptions {
     pub scale: PixelScale,
     /// Whether the backbone normalises once more what is normalised already, which NVIDIA's weights need.
     pub normalise_twice: bool,
+    /// Padding of the backbone's strided windows.
+    pub padding: Padding,
     /// How nodes of the pyramid sum their inputs.
     pub edges: EdgeWeights,
     /// Epsilon and momentum of all norms.
@@ -232,6 +234,7 @@ impl DetectorOptions {
             max_objects: 100,
             scale: PixelScale::IMAGENET,
             normalise_twice: false,
+            padding: Padding::Same,
             edges: if size.width < 384 { EdgeWeights::Positive } else { EdgeWeights::One },
             norm: BatchNormOptions { eps: 1e-3, momentum: 0.01, gamma: Init::Ones, frozen: false },
             drop_path: 0.0,

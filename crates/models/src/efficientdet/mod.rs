@@ -26,7 +26,7 @@ use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::{l2_sum, sum_all};
 use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Mode, Padding, Ranks, Result, Streams, TrainConfig};
+use bessemer_nn::{Builder, Mode, Ranks, Result, Streams, TrainConfig};
 use heads::Outputs;
 use targets::{Matched, box_losses, class_losses};
 
@@ -169,7 +169,7 @@ fn network(b: &mut Builder, options: &DetectorOptions, batch: usize) -> Result<O
     let sizes = b.feed("sizes", DType::F32, [batch, 2])?;
     let mut x = b.scope("normalise", |b| normalise_on_canvas(&mut b.graph, images, &options.scale, sizes))?;
     let backbone = Backbone {
-        padding: Padding::Same,
+        padding: options.padding,
         init: InitScheme::TensorFlow,
         norm: options.norm,
         drop_path: options.drop_path,

@@ -51,8 +51,9 @@ fn schedule(recipe: &Recipe) -> Result<(), Problem> {
     require(decays || schedule.end_lr == 0.0, "schedule.end_lr", || {
         "belongs to schedule.kind = \"linear\", \"cosine\" or \"polynomial\"".to_owned()
     })?;
-    require(!schedule.warmup_in_decay || (decays && schedule.per == Per::Step), "schedule.warmup_in_decay", || {
-        "needs schedule.kind = \"linear\" or \"cosine\" and schedule.per = \"step\"".to_owned()
+    let counts = (decays || stepwise) && schedule.per == Per::Step;
+    require(!schedule.warmup_in_decay || counts, "schedule.warmup_in_decay", || {
+        "needs schedule.kind = \"linear\", \"cosine\" or \"step\" and schedule.per = \"step\"".to_owned()
     })?;
     require(!is_polynomial || (schedule.per == Per::Step && !schedule.warmup_in_decay), "schedule.kind", || {
         "\"polynomial\" counts steps: schedule.per must be \"step\"; schedule.warmup_form says how it warms up"

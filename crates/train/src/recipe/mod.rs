@@ -151,7 +151,7 @@ section! {
         /// Precision of products and of the tensors between layers.
         pub compute: Compute = Compute::Fp32;
         /// First loss scale, used with `fp16`; given alone, it never changes.
-        pub loss_scale: Option<f64> => Range::closed(1.0, 16_777_216.0);
+        pub loss_scale: Option<f64> => Range::closed(1.0, 4_294_967_296.0);
         /// Steps without overflow after which the scale doubles. Where neither is given for `fp16`, the scale adapts.
         pub loss_scale_growth_steps: Option<u64> => Range::closed(1.0, 1e6);
     }

@@ -23,8 +23,8 @@ section! {
         pub warmup_fraction: Option<f64> => Range::closed(0.0, 1.0);
         /// Learning rate at which warm-up begins; above 0 it counts steps from 0.
         pub warmup_lr: f64 = 0.0 => Range::closed(0.0, 1000.0);
-        /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
-        /// warm-up ends.
+        /// TensorFlow's form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
+        /// warm-up ends; a milestone is in force from the step after it.
         pub warmup_in_decay: bool = false;
         /// Epochs over which the learning rate decays, if it is not the whole run: a run that stops before its schedule ends.
         pub epochs: Option<u64> => Range::closed(1.0, EPOCHS);

@@ -5,10 +5,11 @@ use super::infer::{PredictOptions, Predictor};
 use super::samples::Sample;
 use super::{Evaluation, MetricSchema, Task};
 use crate::checkpoint::{CheckpointError, NamedTensor};
+use crate::device::DeviceKind;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Override, Recipe, RecipePart};
+use crate::recipe::{Compute, Override, Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::huggingface::VocabularyPart;
@@ -219,6 +220,15 @@ pub trait Family: Sync {
 
     /// What a person gives to a model.
     fn input(&self) -> InputKind;
+
+    /// The mixed precision that is usual for the models on a device: on GPUs 16 bits of which networks of images keep more for the
+    /// fraction, with a scaled loss.
+    fn mixed_precision(&self, device: DeviceKind) -> Compute {
+        match (device, self.input()) {
+            (DeviceKind::Cuda { .. }, InputKind::Images) => Compute::Fp16,
+            _ => Compute::Bf16,
+        }
+    }
 
     /// Whether models find objects in images.
     fn detects_objects(&self) -> bool {

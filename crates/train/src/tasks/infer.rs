@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
 use bessemer_data::{Exif, read_text};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -114,6 +114,11 @@ impl Prediction {
         let json = serde_json::to_value(result).expect("results have string keys");
         Self { parts: result.parts(), json, rows: Rows { columns: T::COLUMNS, cells: result.rows() } }
     }
+}
+
+/// A path in JSON, whatever its bytes are.
+pub(super) fn lossy_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Each result as a prediction.

@@ -35,6 +35,7 @@ pub use registry::metric_schema;
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::recipe::Recipe;
 use crate::session::{EvalSession, TrainSession};
 use crate::setup::RunShape;
 use bessemer_data::text::VocabularyIdentity;
@@ -94,14 +95,14 @@ pub trait Task {
         false
     }
 
-    /// What a run begins with that is `given` weights, in a `session` with random ones; `origin` names them in messages.
+    /// What a run begins with that is `given` weights, in a `session` with random ones.
     ///
     /// # Errors
     /// None, for a session as it was compiled.
     fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
-        _origin: &str,
+        _origin: &WeightOrigin<'_>,
         _session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
         Ok(InitialWeights { tensors: given, notes: Vec::new() })
@@ -117,6 +118,22 @@ pub trait Task {
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// What a person should know of a run that begins with random weights.
+    fn warnings_of_random_weights(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Where given weights come from.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightOrigin<'a> {
+    /// What messages call them.
+    pub name: &'a str,
+    /// What they were trained by, where they come from a run.
+    pub recipe: Option<&'a Recipe>,
+    /// Whether they come from a checkpoint of TensorFlow.
+    pub is_tensorflow: bool,
 }
 
 /// The first weights of a run.

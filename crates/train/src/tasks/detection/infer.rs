@@ -7,7 +7,7 @@ use super::score::{Found, SeenImage, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::frames::{Annotated, Annotator};
-use crate::tasks::infer::{self, DRAWN_SCORE, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell};
+use crate::tasks::infer::{self, DRAWN_SCORE, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell, lossy_path};
 use crate::tasks::pictures::picture_files;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
@@ -44,6 +44,7 @@ fn as_run_lengths<S: Serializer>(mask: &Option<Rle>, serializer: S) -> Result<S:
 /// What a picture shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct DetectedObjects {
+    #[serde(serialize_with = "lossy_path")]
     pub(super) path: PathBuf,
     /// In falling order of the scores.
     pub(super) objects: Vec<DetectedObject>,

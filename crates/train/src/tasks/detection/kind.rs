@@ -4,13 +4,15 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Recipe, RecipePart};
 use crate::setup::RunShape;
-use crate::tasks::MetricSchema;
+use crate::tasks::classification::recipe::ClassifierRecipe;
 use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
+use crate::tasks::{MetricSchema, WeightOrigin};
 use crate::workload::{ComparedWork, DetectorOutputs, Fill, Work, Workload};
 use bessemer_data::coco::CategoryIds;
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_data::{Exif, Split};
 use bessemer_models::{Model, ModelError, Summary, WeightNames};
+use bessemer_nn::Padding;
 
 /// A kind of detectors: what sets one network apart from another in training, evaluation and use.
 pub(super) trait DetectorKind: Sync {
@@ -84,6 +86,16 @@ pub(super) trait DetectorKind: Sync {
 
     /// How weights are named, and what may be missing of them.
     fn weights(&self) -> &'static DetectorWeights;
+
+    /// Where the network of a recipe does not compute as the one did whose weights its backbone begins with. Checkpoints of
+    /// TensorFlow are taken for NVIDIA's.
+    ///
+    /// # Errors
+    /// A recipe of another family.
+    fn backbone_notes(&self, recipe: &Recipe, origin: &WeightOrigin<'_>) -> Result<Vec<String>, TrainError>;
+
+    /// What a recipe leaves untrained, in words; `None` for nothing.
+    fn frozen_parts(&self, recipe: &Recipe) -> Option<String>;
 
     /// The recipe of a model whose weights come as a file alone.
     ///
@@ -204,4 +216,67 @@ pub(super) fn object_fills(canvas: [usize; 2], smallest: f64) -> Vec<(&'static s
         ("boxes", boxes),
         ("count", Fill::Between(0, OBJECTS)),
     ]
+}
+
+/// A note where a backbone was trained with other padding of strided windows than a detector has.
+pub(super) fn padding_note(origin: &WeightOrigin<'_>, trained: Option<Padding>, wanted: Padding) -> Option<String> {
+    let trained = trained.filter(|trained| *trained != wanted)?;
+    let name = |padding| match padding {
+        Padding::Symmetric => "symmetric",
+        Padding::Same => "same",
+    };
+    let (origin, trained, wanted) = (origin.name, name(trained), name(wanted));
+    Some(format!(
+        "{origin} was trained with {trained} padding, and the detector has model.padding = \"{wanted}\", which shifts features by a \
+         pixel: --set model.padding={trained} fits it"
+    ))
+}
+
+/// The padding that a classifier's recipe had.
+pub(super) fn padding_of(recipe: &Recipe) -> Option<Padding> {
+    recipe.own::<ClassifierRecipe>().ok().map(|own| own.model.padding)
+}
+
+/// The stem and the first stages that a detector leaves untrained, and its norms.
+pub(super) fn frozen(freeze_at: u64, frozen_norms: bool) -> Option<String> {
+    let parts = match freeze_at {
+        0 => None,
+        1 => Some("the stem".to_owned()),
+        2 => Some("the stem and the first stage".to_owned()),
+        more => Some(format!("the stem and the first {} stages", more - 1)),
+    };
+    let norms = frozen_norms.then(|| "all norms".to_owned());
+    match (parts, norms) {
+        (Some(parts), Some(norms)) => Some(format!("{parts} and {norms}")),
+        (parts, norms) => parts.or(norms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backbones_of_other_padding_are_told() {
+        let origin = WeightOrigin { name: "W", recipe: None, is_tensorflow: false };
+        let note = |trained, wanted| padding_note(&origin, trained, wanted);
+        assert_eq!(note(Some(Padding::Same), Padding::Same), None);
+        assert_eq!(note(None, Padding::Same), None);
+        let text = note(Some(Padding::Symmetric), Padding::Same).unwrap();
+        assert!(
+            text.starts_with("W was trained with symmetric padding") && text.contains("model.padding=symmetric"),
+            "{text}"
+        );
+        let recipe = |name: &str| Recipe::load(name, &[]).unwrap();
+        let found = ["resnet50-90e", "resnet50-90e-tf1", "efficientnet-b0"].map(|name| padding_of(&recipe(name)));
+        assert_eq!(found, [Padding::Symmetric, Padding::Same, Padding::Symmetric].map(Some));
+        assert_eq!(padding_of(&recipe("mask-rcnn")), None);
+    }
+
+    #[test]
+    fn what_is_not_trained_is_named() {
+        assert_eq!(frozen(0, false), None);
+        assert_eq!(frozen(2, true).unwrap(), "the stem and the first stage and all norms");
+        assert_eq!(frozen(3, false).unwrap(), "the stem and the first 2 stages");
+    }
 }

@@ -18,7 +18,7 @@ pub use family::Detectors;
 
 use super::loaded::{AsLoaded, Loaded};
 use super::source::DataSource;
-use super::{Batches, Evaluation, InitialWeights, LoadOptions, MetricSchema, Score, Task};
+use super::{Batches, Evaluation, InitialWeights, LoadOptions, MetricSchema, Score, Task, WeightOrigin};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -111,10 +111,16 @@ impl Task for Detection {
     fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
-        origin: &str,
+        origin: &WeightOrigin<'_>,
         session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
-        detector::initial_weights(self.kind.weights(), given, origin, session, self.settings.new_heads)
+        let rules = self.kind.weights();
+        let is_detector = given.iter().any(|tensor| rules.names.canonical(&tensor.name).starts_with(rules.detector));
+        let mut weights = detector::initial_weights(rules, given, origin.name, session, self.settings.new_heads)?;
+        if !is_detector {
+            weights.notes.extend(self.kind.backbone_notes(&self.recipe, origin)?);
+        }
+        Ok(weights)
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -126,6 +132,12 @@ impl Task for Detection {
 
     fn warnings(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn warnings_of_random_weights(&self) -> Vec<String> {
+        self.kind.frozen_parts(&self.recipe).map_or_else(Vec::new, |parts| {
+            vec![format!("{parts} are not trained, and stay at random: --weights gives those of a trained backbone")]
+        })
     }
 }
 

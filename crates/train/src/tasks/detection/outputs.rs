@@ -31,14 +31,12 @@ impl NamedPicture {
             (path, stem, id)
         };
         let named: EachInput<_> = files.into_iter().map(|file| file.map(&mut named)).collect();
-        (1_i64..)
-            .zip(named)
-            .map(|(number, named)| {
-                let (path, stem, id) = named?;
-                let next = || (number..).find(|&id| ids.insert(id)).expect("there are more ids than pictures");
-                Ok(Self { path, stem, id: id.unwrap_or_else(next) })
-            })
-            .collect()
+        let numbered = (1_i64..).zip(named).map(|(number, named)| {
+            let (path, stem, id) = named?;
+            let next = || (number..).find(|&id| ids.insert(id)).expect("there are more ids than pictures");
+            Ok(Self { path, stem, id: id.unwrap_or_else(next) })
+        });
+        numbered.collect()
     }
 
     /// Name and format of the file of the picture, drawn in: PNG for a PNG, and JPEG for all others.

@@ -31,7 +31,9 @@ fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, 
             Masking::Dynamic => ("static", "tokens, whose tokens are masked again in each epoch"),
             Masking::Static => ("dynamic", "records, whose tokens were masked when they were made"),
         };
-        return Err(TrainError::setting("text.masking", value, format!("{} holds {held}", folder.display())));
+        let fitting = if made == Masking::Dynamic { "dynamic" } else { "static" };
+        let allowed = format!("{} holds {held}: --set text.masking={fitting} takes them", folder.display());
+        return Err(TrainError::setting("text.masking", value, allowed));
     }
     require_lengths(&set, folder, recipe)?;
     Ok(set)

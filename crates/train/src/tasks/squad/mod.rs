@@ -13,7 +13,9 @@ pub use family::{Answerers, FAMILY};
 pub use infer::{Answered, AskOptions, Reader};
 
 use super::loaded::{AsLoaded, Loaded};
-use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
+use super::{
+    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task, WeightOrigin,
+};
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, publish_content};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -192,10 +194,10 @@ impl Task for Squad {
     fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
-        origin: &str,
+        origin: &WeightOrigin<'_>,
         session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
-        Ok(weights::initial_weights(given, session.weights()?, origin))
+        Ok(weights::initial_weights(given, session.weights()?, origin.name))
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {

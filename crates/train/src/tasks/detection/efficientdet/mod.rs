@@ -5,14 +5,14 @@ mod recipe;
 mod workload;
 
 use super::family::Detectors;
-use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
+use super::kind::{DetectorKind, DetectorSettings, DetectorWeights, frozen, padding_note, padding_of};
 use super::score::{BOX_METRICS, box_metric};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
 use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
-use crate::tasks::{Better, Metric, MetricSchema};
+use crate::tasks::{Better, Metric, MetricSchema, WeightOrigin};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::efficientdet::{self, BACKBONE, DetectorOptions, DetectorSpec, NAMES, ZOO};
@@ -76,7 +76,7 @@ impl DetectorKind for EfficientDet {
         let info = |spec: &DetectorSpec| ModelInfo {
             name: spec.name,
             description: spec.description,
-            variants: &["edge_weights", "normalise_twice"],
+            variants: &["edge_weights", "padding", "normalise_twice"],
         };
         ZOO.iter().map(info).collect()
     }
@@ -150,6 +150,25 @@ impl DetectorKind for EfficientDet {
 
     fn weights(&self) -> &'static DetectorWeights {
         &WEIGHTS
+    }
+
+    /// NVIDIA's EfficientNets alone are normalised twice. What padding a file's network had, its names do not say.
+    fn backbone_notes(&self, recipe: &Recipe, origin: &WeightOrigin<'_>) -> Result<Vec<String>, TrainError> {
+        let DetectorRecipe { model, .. } = recipe.own()?;
+        let padding = padding_note(origin, origin.recipe.and_then(padding_of), model.padding);
+        let name = origin.name;
+        let twice = (model.normalise_twice && !origin.is_tensorflow).then(|| {
+            format!(
+                "model.normalise_twice is for weights of NVIDIA's TensorFlow models, and {name} are others: --set \
+                 model.normalise_twice=false fits them"
+            )
+        });
+        Ok(padding.into_iter().chain(twice).collect())
+    }
+
+    fn frozen_parts(&self, recipe: &Recipe) -> Option<String> {
+        let DetectorRecipe { model, .. } = recipe.own().ok()?;
+        frozen(model.freeze_at, false)
     }
 
     /// In the form of the package `effdet`, which files of weights alone come from.

@@ -20,6 +20,7 @@ pub(super) fn options(recipe: &Recipe) -> Result<DetectorOptions, TrainError> {
         num_classes: model.num_classes as usize,
         max_objects: images.max_objects as usize,
         scale: images.scale(),
+        padding: model.padding,
         normalise_twice: model.normalise_twice,
         edges: model.edge_weights,
         norm: BatchNormOptions { eps: model.bn_eps, momentum: model.bn_momentum, gamma: Init::Ones, frozen: false },

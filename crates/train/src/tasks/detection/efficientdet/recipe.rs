@@ -3,6 +3,7 @@
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
 use crate::tasks::detection::recipe::{EvalFields, ImageFields, PIXELS};
 use bessemer_models::efficientdet::{CANVAS_MULTIPLE, EdgeWeights, SuppressionKind};
+use bessemer_nn::Padding;
 
 section! {
     /// In `[model]`.
@@ -10,6 +11,8 @@ section! {
         pub num_classes: u64 => Range::closed(1.0, 10_000.0);
         /// How nodes of the feature pyramid sum their inputs.
         pub edge_weights: EdgeWeights = EdgeWeights::Positive;
+        /// Padding of the backbone's strided windows; torchvision's EfficientNets need `symmetric`.
+        pub padding: Padding = Padding::Same;
         /// Normalise once more what is normalised already, which NVIDIA's weights need.
         pub normalise_twice: bool = false;
         /// Added to the variance in every norm.

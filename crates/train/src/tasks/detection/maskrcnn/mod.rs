@@ -5,18 +5,19 @@ mod recipe;
 mod workload;
 
 use super::family::Detectors;
-use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
+use super::kind::{DetectorKind, DetectorSettings, DetectorWeights, frozen, padding_note, padding_of};
 use super::score::{BOX_METRICS, box_metric, mask_metric};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::{RunShape, train_config};
 use crate::tasks::family::{Benchmark, ModelInfo, SampleInfo};
-use crate::tasks::{Better, MetricSchema};
+use crate::tasks::{Better, MetricSchema, WeightOrigin};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnOptions, MaskRcnnSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
+use bessemer_nn::Padding;
 use recipe::MaskRcnnRecipe;
 
 /// The family.
@@ -92,7 +93,7 @@ impl DetectorKind for MaskRcnn {
         let info = |spec: &MaskRcnnSpec| ModelInfo {
             name: spec.name,
             description: spec.description,
-            variants: &["flavour", "frozen_norms", "freeze_at"],
+            variants: &["flavour", "padding", "frozen_norms", "freeze_at"],
         };
         ZOO.iter().map(info).collect()
     }
@@ -164,6 +165,18 @@ impl DetectorKind for MaskRcnn {
 
     fn weights(&self) -> &'static DetectorWeights {
         &WEIGHTS
+    }
+
+    /// Published ResNets of PyTorch pad symmetrically, NVIDIA's of TensorFlow at the end.
+    fn backbone_notes(&self, recipe: &Recipe, origin: &WeightOrigin<'_>) -> Result<Vec<String>, TrainError> {
+        let usual = if origin.is_tensorflow { Padding::Same } else { Padding::Symmetric };
+        let trained = origin.recipe.map_or(Some(usual), padding_of);
+        Ok(padding_note(origin, trained, model::options(recipe)?.backbone.padding).into_iter().collect())
+    }
+
+    fn frozen_parts(&self, recipe: &Recipe) -> Option<String> {
+        let MaskRcnnRecipe { model, .. } = recipe.own().ok()?;
+        frozen(model.freeze_at, model.frozen_norms)
     }
 
     /// In the form of torchvision, whose published weights are used without an epsilon in the norms.

@@ -22,9 +22,10 @@ pub(super) fn options(recipe: &Recipe) -> Result<MaskRcnnOptions, TrainError> {
         gamma: Init::Ones,
         frozen: model.frozen_norms,
     };
+    let padding = model.padding.unwrap_or(published.backbone.padding);
     Ok(MaskRcnnOptions {
         canvas: canvas.canvas.map(|side| side as usize),
-        backbone: Backbone { norm, freeze_at: model.freeze_at as usize, ..published.backbone },
+        backbone: Backbone { padding, norm, freeze_at: model.freeze_at as usize, ..published.backbone },
         num_classes: model.num_classes as usize,
         max_objects: images.max_objects as usize,
         crop: canvas.crop as usize,

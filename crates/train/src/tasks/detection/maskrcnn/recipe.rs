@@ -3,6 +3,7 @@
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
 use crate::tasks::detection::recipe::{EvalFields, ImageFields, PIXELS};
 use bessemer_models::maskrcnn::{CANVAS_MULTIPLE, Flavour};
+use bessemer_nn::Padding;
 
 /// Most reference boxes, proposals or regions of an image.
 const ROWS: f64 = 1e6;
@@ -14,6 +15,9 @@ section! {
         pub num_classes: u64 => Range::closed(2.0, 10_000.0);
         /// Whose conventions the network follows where implementations differ.
         pub flavour: Flavour = Flavour::Torchvision;
+        /// Padding of the backbone's strided windows; absent for that of `flavour`. NVIDIA's weights need `same`, those of
+        /// torchvision and timm `symmetric`.
+        pub padding: Option<Padding>;
         /// Whether no norm is trained: statistics, scales and shifts stay those of the first weights.
         pub frozen_norms: bool = true;
         /// Added to the variance in every norm.
