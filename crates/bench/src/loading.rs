@@ -106,7 +106,7 @@ impl Together {
             }
             let asked = Instant::now();
             // There is `None` once between two epochs.
-            let Some(batch) = batches.next(steps) else { continue };
+            let Some(batch) = batches.next() else { continue };
             let batch = batch?;
             waited += asked.elapsed();
             session.feed(&batch.feeds)?;
@@ -142,7 +142,6 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
     let family = registry::find(&recipe.model.name)?.family();
     let task = family.open(recipe, None)?;
     let mut batches = task.training_batches(BatchRange::epochs(u32::MAX))?;
-    let mut steps = 0;
     let mut start = None;
     let mut samples = 0;
     loop {
@@ -150,9 +149,8 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
             return Err(TrainError::Interrupted { step: 0, checkpoint: None });
         }
         // There is `None` once between two epochs.
-        let Some(batch) = batches.next(steps) else { continue };
+        let Some(batch) = batches.next() else { continue };
         let batch = batch?;
-        steps += 1;
         let loaded = batch.samples as u64;
         batches.recycle(batch.feeds);
         // The first batch takes the start of the threads and of the page cache.

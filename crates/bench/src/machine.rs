@@ -1,6 +1,7 @@
 //! What the machine is and what it can do.
 
 use bessemer_ir::run::{Device, DeviceLimits};
+pub use bessemer_train::machine::available_memory;
 use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -105,11 +106,6 @@ impl Limits {
             read_gbytes: self.read_gbytes.max(other.read_gbytes),
         }
     }
-}
-
-/// Bytes of memory that can be had without swapping, if the system reports it.
-pub fn available_memory() -> Option<u64> {
-    memory("MemAvailable")
 }
 
 /// Makes [`peak_resident_bytes`] forget what was before; `false` where the system cannot.

@@ -66,17 +66,17 @@ pub(crate) enum Command {
 }
 
 /// Options of every command.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: DeviceKind,
     /// Numbers in which tensors are stored and products computed: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or several
-    /// for `compare` and `bench suite` [default: the recipe's, else fp32]
+    /// for `bench` and `compare` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
-    /// The device's usual mixed precision: bf16
+    /// The usual mixed precision: bf16; on GPUs fp16 with a scaled loss for models of images
     #[arg(long, global = true, conflicts_with = "precision")]
     pub amp: bool,
     /// What the backward pass computes again instead of keeping it in memory: none, pointwise or blocks
@@ -109,7 +109,7 @@ pub(crate) struct Common {
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
-    /// Show no progress
+    /// Show no progress, but warnings
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Form of the progress on standard error
@@ -243,7 +243,12 @@ impl Common {
 
     /// The precision asked for, if any.
     pub(crate) fn precision(&self) -> Option<Compute> {
-        self.precision.first().copied().or(self.amp.then_some(Compute::Bf16))
+        self.precision.first().copied()
+    }
+
+    /// The same options in one precision.
+    pub(crate) fn at(&self, precision: Compute) -> Self {
+        Self { precision: vec![precision], ..self.clone() }
     }
 
     /// All that are asked for, or else the usual one.
@@ -308,6 +313,13 @@ impl Common {
                 *reported = Instant::now();
                 self.notify(&line());
             }
+        }
+    }
+
+    /// A warning or a note about results, in silence too, unless only events are wanted.
+    pub(crate) fn warn(&self, line: &str) {
+        if self.log_format == LogFormat::Text && !ranks::is_follower() {
+            eprintln!("{line}");
         }
     }
 

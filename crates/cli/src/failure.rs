@@ -169,7 +169,12 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         )
         || matches!(
             error.downcast_ref(),
-            Some(RunDirError::NotARun { .. } | RunDirError::Taken { .. } | RunDirError::NotAFolder { .. })
+            Some(
+                RunDirError::NotARun { .. }
+                    | RunDirError::Taken { .. }
+                    | RunDirError::NotAFolder { .. }
+                    | RunDirError::Recipe(_)
+            )
         )
         || matches!(
             error.downcast_ref(),

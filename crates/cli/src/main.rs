@@ -48,7 +48,7 @@ fn explain_command_line(error: &clap::Error) -> ExitCode {
         _ => {
             let mut said = failure::command_line(&error.render().to_string());
             if error.kind() == ErrorKind::InvalidSubcommand && !said.contains("tip: ") {
-                let names = args::subcommands_of(std::env::args().skip(1));
+                let names = args::subcommands_of(commands::command_line().into_iter().skip(1));
                 said = said.replace("; see --help", &format!("; there are {}; see --help", names.join(", ")));
             }
             eprintln!("{said}");

@@ -199,7 +199,7 @@ pub(crate) fn prepare_libraries(
         ),
     };
     if !set_missing(&wanted) {
-        common.notify(warning);
+        common.warn(warning);
     }
 }
 

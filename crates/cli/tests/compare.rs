@@ -440,8 +440,8 @@ fn what_cannot_be_compared_is_told() {
     run("resnet50 --mode train --batch-size 0").fails(2, &["no batch size", "max"]);
     run("resnet50 --mode train --python nowhere/python").fails(2, &["nowhere/python"]);
     run("resnet50 --mode train --accumulation 2").fails(2, &["--accumulation"]);
-    bessemer(folder.path(), "bench train resnet50 --precision fp32,bf16")
-        .fails(2, &["several are for `compare` and `bench suite`"]);
+    bessemer(folder.path(), "bench kernels --precision fp32,bf16")
+        .fails(2, &["several are for `bench train`, `bench infer`, `bench suite` and `compare`"]);
 }
 
 fn spawn(place: &Place, arguments: &str, nap_s: &str) -> Child {

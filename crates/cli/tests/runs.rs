@@ -92,6 +92,21 @@ fn a_run_is_trained_used_resumed_and_reported() {
 }
 
 #[test]
+fn a_run_is_trained_in_parts() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run(&format!("{TRAIN} --epochs 1 --out whole")).ok();
+    let said = run(&format!("{TRAIN} --epochs 1 --out parts --stop-after 2")).ok().out;
+    assert_eq!(said, "stopped after step 2, as --stop-after says; go on with --resume parts\n");
+    let said = run("train --resume parts --quiet --stop-after 2").ok().out;
+    assert!(said.starts_with("stopped after step 4"), "{said}");
+    assert!(run("train --resume parts --quiet --stop-after 2").ok().out.contains("steps       5"));
+    let weights =
+        |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();
+    assert!(weights("whole") == weights("parts"));
+}
+
+#[test]
 fn weights_of_1000_classes_know_those_of_imagenet() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
@@ -194,6 +209,13 @@ fn measurements_have_every_field() {
         assert_eq!(line["runs"].as_array().unwrap().len(), 2);
         assert!(line["peak_memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{line}");
     }
+
+    let both = format!("bench train resnet20-cifar --batch-size 1 --precision fp32,bf16 {options} --out both.jsonl");
+    let table = bessemer(folder.path(), &both).ok().out;
+    assert!(table.contains("GFLOP/s fp32") && table.matches("resnet20-cifar").count() == 2, "{table}");
+    let lines = fs::read_to_string(folder.path().join("both.jsonl")).unwrap();
+    let of = |line: &str| serde_json::from_str::<Value>(line).unwrap()["precision"].as_str().unwrap().to_owned();
+    assert_eq!(lines.lines().map(of).collect::<Vec<_>>(), ["fp32", "bf16"]);
 
     let quick = "bench infer resnet20-cifar --batch-size 1,2 --budget 1";
     let ran = bessemer(folder.path(), &format!("{quick} --out quick.jsonl")).ok();

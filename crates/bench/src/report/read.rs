@@ -53,8 +53,10 @@ fn take(path: &Path, report: &mut Report) -> Result<bool, ReportError> {
             report.streams.push(streams::read(path, &text));
             return Ok(true);
         }
-        take_events(path.to_owned(), read_events(path)?, report);
-        return Ok(true);
+        let events = read_events(path)?;
+        let is_any = !events.is_empty();
+        take_events(path.to_owned(), events, report);
+        return Ok(is_any);
     }
     if path.join(EVENTS_FILE).is_file() {
         take_events(path.to_owned(), read_events(&path.join(EVENTS_FILE))?, report);

@@ -99,6 +99,8 @@ pub enum ClusterError {
     Invalid { name: String, problem: String },
     #[error("{}: {problem}", path.display())]
     Profile { path: PathBuf, problem: String },
+    #[error("the profile is of a step of {profile}, not of {asked}")]
+    OtherModel { profile: String, asked: String },
     #[error("{name} has {available} nodes, not {nodes}")]
     Nodes { name: String, available: usize, nodes: usize },
     #[error("the cluster ({description}) has {available} devices (nodes x devices of each), not {ranks}")]

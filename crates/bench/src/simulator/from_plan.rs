@@ -59,6 +59,7 @@ pub fn profile_of_plan(plan: &Plan, seconds: Vec<f64>, batch_size: usize, micro_
     collectives.extend(sums.iter().chain(&gradients).map(last));
     collectives.sort_by_key(|collective| collective.ready);
     StepProfile {
+        model: None,
         samples: (batch_size as u64 * micro_batches) as f64,
         earlier_seconds,
         calls,
@@ -162,6 +163,7 @@ pub fn measured_step(request: &Request, steps: usize) -> Result<StepProfile, Mea
     let device = request.device.open_rank(RankLink::Messages(Arc::new(collectives)))?;
     let mut prepared = Prepared::on(&Request { settings, ..request.clone() }, &*device)?;
     let profile = measured_profile(prepared.executor(), steps, request.batch_size, request.settings.accumulation)?;
+    let profile = StepProfile { model: Some(request.model.clone()), ..profile };
     Ok(if request.overlap { profile } else { profile.without_overlap() })
 }
 

@@ -29,6 +29,9 @@ pub use scaling::{Scaling, ScalingRow, ScalingTable, scaling};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepProfile {
+    /// Name of the model; `None` where it is not known.
+    #[serde(default)]
+    pub model: Option<String>,
     /// Samples of the rank in a step, those of all its micro-batches together.
     pub samples: f64,
     /// Seconds of the micro-batches before the last one.

@@ -67,6 +67,11 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
     if let Some(&nodes) = nodes.iter().find(|&&nodes| nodes > cluster.nodes) {
         return Err(ClusterError::Nodes { name: name.clone(), available: cluster.nodes, nodes });
     }
+    if let Some(model) = scaling.profile.as_ref().and_then(|profile| profile.model.clone())
+        && model != request.model
+    {
+        return Err(ClusterError::OtherModel { profile: model, asked: request.model.clone() });
+    }
     let (mut profile, estimated_for) = match &scaling.profile {
         Some(profile) => (profile.clone(), None),
         None => estimated(request, &cluster)?,

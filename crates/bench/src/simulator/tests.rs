@@ -10,6 +10,7 @@ pub(super) fn collective(bytes: u64, ready: usize, needed: usize) -> Collective 
 /// The last call is the update.
 pub(super) fn profile(calls: &[f64], collectives: &[Collective]) -> StepProfile {
     StepProfile {
+        model: None,
         samples: 16.0,
         earlier_seconds: 0.0,
         calls: calls.to_vec(),

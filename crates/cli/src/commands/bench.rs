@@ -14,6 +14,7 @@ use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::simulator::measured_step;
 use bessemer_bench::workload::{Mode, StepSettings};
+use bessemer_ir::run::Device;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
 use bessemer_train::tasks::metric_schema;
@@ -30,7 +31,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
-  bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
+  bessemer bench train bert-base --batch-size 16 --precision fp32,bf16
   bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone";
@@ -52,9 +53,22 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Whether it is about everything at once.
-    pub(super) fn is_suite(&self) -> bool {
-        matches!(self.alone, Some(Alone::Suite(_)))
+    /// The model that is measured, where it is one.
+    pub(super) fn model(&self) -> Option<ZooModel> {
+        match &self.alone {
+            Some(Alone::Data(options)) => Some(options.model),
+            Some(_) => None,
+            None => self.steps.as_ref().map(|steps| steps.model),
+        }
+    }
+
+    /// Whether several precisions are measured, where they are asked for.
+    pub(super) fn takes_several_precisions(&self) -> bool {
+        match &self.alone {
+            Some(Alone::Suite(_)) => true,
+            Some(_) => false,
+            None => self.scaling.scaling.is_empty(),
+        }
     }
 }
 
@@ -162,13 +176,14 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
 }
 
-/// What is measured of one batch size.
+/// What is measured of one batch size in one of `precisions`, which share the time.
 pub(super) fn request(
     options: &StepOptions,
     common: &Common,
     settings: StepSettings,
     device: DeviceOptions,
     batch_size: usize,
+    precisions: usize,
 ) -> Request {
     let (warmup, steps, repeat) = DLPERF_COUNTS;
     Request {
@@ -179,7 +194,7 @@ pub(super) fn request(
         steps: options.steps.unwrap_or(steps),
         repeat: options.repeat.unwrap_or(repeat),
         budget: options.seconds().map(|seconds| Budget {
-            time: Duration::from_secs_f64(seconds / options.batch_size.len() as f64),
+            time: Duration::from_secs_f64(seconds / (options.batch_size.len() * precisions) as f64),
             keeps_warmup: options.warmup.is_some(),
             keeps_steps: options.steps.is_some(),
             keeps_repeat: options.repeat.is_some(),
@@ -260,65 +275,99 @@ fn run_steps(
     if options.method == Method::Dlperf && options.budget.is_some() {
         return Err(Usage("--budget is for --method quick; dlperf makes all steps and repeats".to_owned()).into());
     }
-    let device = common.device();
-    let opened = device.open()?;
-    let precision = common.precision().unwrap_or_default();
-    let (settings, unit) = (settings.settings(options.model)?, metric_schema(options.model.name()).unit);
-    common.tell_emulation(precision)?;
+    let precisions = common.precisions();
+    if options.step_profile.is_some() && precisions.len() > 1 {
+        return Err(Usage("--step-profile is for one precision".to_owned()).into());
+    }
+    let settings = settings.settings(options.model)?;
     let mut results = Results::open(options.json, options.out.as_deref())?;
     let process = Process::new(StopSignal::from_system()?)?;
     common.notify(&options.announcement());
-    let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
-    let (of_type, gflops) = limits.peak(precision);
-    let limit = format!("{} GFLOP/s {of_type}", show::significant(gflops, 3));
-    let gbytes = show::significant(limits.read_gbytes, 3);
-    results.text(&format!(
-        "{}; {}: {limit}, {gbytes} GB/s{}{}\n{}",
-        device_text(&machine),
-        limits_text(&machine),
-        if opened.memory_in_use().is_some() { "; memory: of the GPU, in use by states and plans" } else { "" },
-        if options.seconds().is_some() { "; quick" } else { "" },
-        row(&header(unit))
-    ))?;
-    let mut measured = Vec::new();
-    for &batch_size in &options.batch_size {
-        let request = request(options, common, settings, device.clone(), batch_size);
-        request.check_kernels().map_err(|error| named(error, options.model.name()))?;
-        let progress = |progress: Progress<'_>| common.notify(&told(progress, &format!("batch {batch_size}"), unit));
-        match measure(&request, &machine, &mut limits, |request| process.repeat(request, &[]), progress) {
-            Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
-            result => {
-                let mut result = result?;
-                let is_interrupted = result.options.contains_key(INTERRUPTED_OPTION);
-                let calls = match options.profile && !is_interrupted {
-                    true => Prepared::new(&request)?.profile(PROFILE_STEPS)?,
-                    false => Vec::new(),
-                };
-                result.kernels = by_kind(&calls);
-                if let Some(path) = options.step_profile.as_ref().filter(|_| !is_interrupted) {
-                    let settings = shared.settings(request.settings);
-                    let shared = Request { settings, overlap: shared.overlaps(), ..request.clone() };
-                    let text = serde_json::to_string(&measured_step(&shared, STEP_PROFILE_STEPS)?)?;
-                    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-                }
-                results.add(&result, started)?;
-                if is_interrupted {
-                    let (code, repeats) = (INTERRUPTED, result.repeat);
-                    let message = format!("interrupted; repeats of the last row: {repeats}");
-                    return Err(Coded { code, message }.into());
-                }
-                if options.profile {
-                    results.detail(&profile(&calls, &result.kernels))?;
-                    if request.is_replayed() {
-                        results.detail(&gaps(&calls, result.step_ms.p50))?;
+    let opened = common.device().open()?;
+    let mut limits = Limits::measure(&*opened);
+    for &precision in &precisions {
+        let measurement = Measurement { options, settings, shared, started, precisions: precisions.len() };
+        measurement.run(&common.at(precision), &*opened, &mut limits, &process, &mut results)?;
+    }
+    Ok(())
+}
+
+/// Steps of all batch sizes in one precision.
+struct Measurement<'a> {
+    options: &'a StepOptions,
+    settings: StepSettings,
+    shared: &'a SharedStep,
+    started: Instant,
+    /// All that are measured.
+    precisions: usize,
+}
+
+impl Measurement<'_> {
+    fn run(
+        &self,
+        common: &Common,
+        opened: &dyn Device,
+        limits: &mut Limits,
+        process: &Process,
+        results: &mut Results,
+    ) -> anyhow::Result<()> {
+        let Self { options, settings, shared, started, precisions } = *self;
+        let (device, unit) = (common.device(), metric_schema(options.model.name()).unit);
+        let precision = common.precision().unwrap_or_default();
+        common.tell_emulation(precision)?;
+        let machine = Machine::look(opened);
+        let (of_type, gflops) = limits.peak(precision);
+        let limit = format!("{} GFLOP/s {of_type}", show::significant(gflops, 3));
+        let gbytes = show::significant(limits.read_gbytes, 3);
+        results.text(&format!(
+            "{}; {}: {limit}, {gbytes} GB/s{}{}\n{}",
+            device_text(&machine),
+            limits_text(&machine),
+            if opened.memory_in_use().is_some() { "; memory: of the GPU, in use by states and plans" } else { "" },
+            if options.seconds().is_some() { "; quick" } else { "" },
+            row(&header(unit))
+        ))?;
+        let mut measured = Vec::new();
+        for &batch_size in &options.batch_size {
+            let request = request(options, common, settings, device.clone(), batch_size, precisions);
+            request.check_kernels().map_err(|error| named(error, options.model.name()))?;
+            let progress =
+                |progress: Progress<'_>| common.notify(&told(progress, &format!("batch {batch_size}"), unit));
+            match measure(&request, &machine, limits, |request| process.repeat(request, &[]), progress) {
+                Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
+                result => {
+                    let mut result = result?;
+                    let is_interrupted = result.options.contains_key(INTERRUPTED_OPTION);
+                    let calls = match options.profile && !is_interrupted {
+                        true => Prepared::new(&request)?.profile(PROFILE_STEPS)?,
+                        false => Vec::new(),
+                    };
+                    result.kernels = by_kind(&calls);
+                    if let Some(path) = options.step_profile.as_ref().filter(|_| !is_interrupted) {
+                        let settings = shared.settings(request.settings);
+                        let shared = Request { settings, overlap: shared.overlaps(), ..request.clone() };
+                        let text = serde_json::to_string(&measured_step(&shared, STEP_PROFILE_STEPS)?)?;
+                        fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
                     }
+                    results.add(&result, started)?;
+                    if is_interrupted {
+                        let (code, repeats) = (INTERRUPTED, result.repeat);
+                        let message = format!("interrupted; repeats of the last row: {repeats}");
+                        return Err(Coded { code, message }.into());
+                    }
+                    if options.profile {
+                        results.detail(&profile(&calls, &result.kernels))?;
+                        if request.is_replayed() {
+                            results.detail(&gaps(&calls, result.step_ms.p50))?;
+                        }
+                    }
+                    measured.push(result);
                 }
-                measured.push(result);
             }
         }
+        let is_shown = options.mode == Mode::Infer && !measured.is_empty();
+        if is_shown { results.text(&latencies(&measured)) } else { Ok(()) }
     }
-    let is_shown = options.mode == Mode::Infer && !measured.is_empty();
-    if is_shown { results.text(&latencies(&measured)) } else { Ok(()) }
 }
 
 /// What runs each repeat in a fresh process, and a folder for what it says.

@@ -1,6 +1,7 @@
 //! `bench train --scaling`: how training becomes faster with the number of ranks.
 
 use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, device_text, told};
+use super::command_line;
 use crate::args::{Common, SharedStep, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
@@ -72,7 +73,7 @@ impl Source {
         if placement.size > 1 && launcher.starts_mpi() {
             die_with_parent()?;
         }
-        let job = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let job = command_line()[1..].join(" ");
         let missing = |ranks: &[usize]| common.notify(&format!("waiting for the ranks {ranks:?}"));
         prepare_libraries(common.device, &placement, &variables, true, common);
         let via = (options.mpi.library(), common.device);
@@ -195,7 +196,7 @@ fn series(
     }
     let settings = shared_step.settings(settings.settings(options.model)?);
     let of_batch = |&batch_size: &usize| {
-        let one = super::bench::request(options, common, settings, device.clone(), batch_size);
+        let one = super::bench::request(options, common, settings, device.clone(), batch_size, 1);
         let one = Request { overlap: shared_step.overlaps(), ..one };
         points.iter().map(|&ranks| Ok((ranks, shared(&one, ranks, kind(scaling))?))).collect::<Result<Series>>()
     };

@@ -39,7 +39,7 @@ fn text(examination: &Examination) -> String {
     fact("instructions", format!("{} (available: {})", machine.instruction_set, machine.instruction_sets.join(", ")));
     fact("fp32 peak", format!("{} GFLOP/s, measured", show::significant(limits.fp32_gflops, 3)));
     let bf16 = limits.bf16_gflops.map(|gflops| format!("{} GFLOP/s, measured", show::significant(gflops, 3)));
-    fact("bf16 peak", bf16.unwrap_or_else(|| "the processor has no bf16 arithmetic".to_owned()));
+    fact("bf16 peak", bf16.unwrap_or_else(|| "these instructions have no bf16 arithmetic".to_owned()));
     fact("memory reads", format!("{} GB/s, measured", show::significant(limits.read_gbytes, 3)));
     let free = examination.available_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes);
     fact("memory", format!("{}, of which {free} are free", show::bytes(machine.memory_bytes)));

@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let Located { path, chosen } = options.weights.locate(common)?;
     let report = evaluate(options.model.name(), &path, &options.data, &settings)
         .map_err(|error| named(error, options.model.name()))?;
-    report.notes.iter().for_each(|note| common.notify(&format!("note: {note}")));
+    report.notes.iter().for_each(|note| common.warn(&format!("note: {note}")));
     if options.json {
         let mut json = json(options.model.name(), chosen.as_ref(), &report);
         if options.classes {
@@ -117,11 +117,7 @@ fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> 
     let head = [("model".to_owned(), json!(model))].into_iter().chain(checkpoint);
     let metrics = report.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));
     let counts = report.counts.iter().map(|(name, count)| (name.clone(), json!(count)));
-    let tail = [
-        ("seconds".to_owned(), json!(report.seconds)),
-        (rate, json!(report.samples_per_s)),
-        ("skipped".to_owned(), json!(report.skipped.len())),
-    ];
+    let tail = [("seconds".to_owned(), json!(report.seconds)), (rate, json!(report.samples_per_s))];
     head.chain(metrics).chain(counts).chain(tail).collect()
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Output")]
     pub top: Option<usize>,
     /// Leave out objects with a lower score, 0 to 1 [default: 0.4, but results.json has all]
-    #[arg(long, value_name = "SCORE", help_heading = "Output")]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = score, help_heading = "Output")]
     pub score: Option<f64>,
     /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder: PNGs as PNG, all others
     /// as JPEG; 1.jpg, and 1-2.jpg for a second input of that name; never in place of an input. With --frames also `-`: pictures alone, as
@@ -126,8 +126,15 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if options.exif.is_some() && options.model.family().input() != InputKind::Images {
         bail!(Usage(format!("--exif is for models that take images, not for {name}")));
     }
-    if options.masks.is_some() && !options.model.family().detects_objects() {
-        bail!(Usage(format!("--masks is for models that detect objects, not for {name}")));
+    let of_detectors =
+        [("--masks", options.masks.is_some()), ("--out", options.out.is_some()), ("--score", options.score.is_some())];
+    if let Some((option, _)) = of_detectors.into_iter().find(|(_, is_given)| *is_given)
+        && !options.model.family().detects_objects()
+    {
+        bail!(Usage(format!("{option} is for models that detect objects, not for {name}")));
+    }
+    if options.vocab.is_some() && options.model.family().input() == InputKind::Images {
+        bail!(Usage(format!("--vocab is for models of text, not for {name}")));
     }
     let weights = options.weights.locate(common)?.path;
     if let Some(frames) = &options.frames {
@@ -143,6 +150,12 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let notify = common.notifier();
     let notify = |done: usize, all: usize| notify(&|| progress_line(options.model.family().input(), done, all));
     show_each(predictor.predict(inputs, &notify)?, options.form())
+}
+
+/// A score from 0 to 1.
+fn score(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|score| (0.0..=1.0).contains(score));
+    value.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 /// How far long predictions are.

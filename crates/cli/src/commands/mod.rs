@@ -27,21 +27,26 @@ mod seeds;
 pub(crate) mod train;
 pub(crate) mod weights;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Common};
 use crate::failure::Usage;
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks::registry::{self, ZooModel};
 
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
     let takes_several = match &cli.command {
         Command::Compare(_) => true,
-        Command::Bench(options) => options.is_suite(),
+        Command::Bench(options) => options.takes_several_precisions(),
         _ => false,
     };
     if common.precision.len() > 1 && !takes_several {
-        return Err(Usage("--precision: several are for `compare` and `bench suite`".to_owned()).into());
+        return Err(Usage(
+            "--precision: several are for `bench train`, `bench infer`, `bench suite` and `compare`".to_owned(),
+        )
+        .into());
     }
     common.check_options()?;
+    let common = &with_precision(common, &cli.command)?;
     if let Some(precision) = common.precisions().into_iter().find(|precision| precision.on(common.device).is_none()) {
         let allowed = Compute::all_on(common.device).map(Compute::name).collect::<Vec<_>>().join(", ");
         let (name, device) = (precision.name(), common.device);
@@ -70,6 +75,30 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
 }
 
 /// The command line as typed.
-fn command_line() -> Vec<String> {
-    std::env::args().collect()
+pub(crate) fn command_line() -> Vec<String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
+}
+
+/// The common options with the precision that --amp stands for.
+fn with_precision(common: &Common, command: &Command) -> anyhow::Result<Common> {
+    let mut common = common.clone();
+    if common.amp {
+        common.amp = false;
+        let model = model_of(command, &common)?;
+        common.precision = vec![model.map_or(Compute::Bf16, |model| model.family().mixed_precision(common.device))];
+    }
+    Ok(common)
+}
+
+/// The model that a command is about, where it is about one.
+fn model_of(command: &Command, common: &Common) -> anyhow::Result<Option<ZooModel>> {
+    Ok(match command {
+        Command::Train(options) => Some(registry::find(&train::recipe(options, common)?.model.name)?),
+        Command::Explain(options) => Some(options.model),
+        Command::Eval(options) => Some(options.model),
+        Command::Infer(options) => Some(options.model),
+        Command::Bench(options) => options.model(),
+        Command::Compare(options) => options.model,
+        _ => None,
+    })
 }

@@ -52,6 +52,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "What to train")]
     pub steps: Option<usize>,
+    /// Stop after this many steps of this process, with a checkpoint; the schedule stays that of the whole run, which --resume goes on
+    /// with
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, conflicts_with = "seeds",
+          help_heading = "What to train")]
+    pub stop_after: Option<usize>,
     /// Another value for a field of the recipe, e.g. schedule.base_lr=0.1; as often as needed
     #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to train")]
     pub set: Vec<Override>,
@@ -112,13 +117,20 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         start: start(options, common)?,
         progress: common.progress(),
         stop: StopSignal::from_system()?,
+        run_steps: options.stop_after.map(|steps| steps as u64),
         command: command_line(),
         ..TrainOptions::new(recipe, folder(options))
     };
     match options.seeds {
         None => {
             let leads = group.leads();
-            let report = train_once(&request, group, common)?;
+            let trained = train_once(&request, group, common);
+            if let Err(error) = &trained
+                && let Some(stopped) = stopped_as_asked(&request, error)
+            {
+                return if leads { print(&stopped) } else { Ok(()) };
+            }
+            let report = trained?;
             if leads { print(&summary(&report)) } else { Ok(()) }
         }
         Some(count) => {
@@ -144,6 +156,19 @@ fn train_once(request: &TrainOptions, group: Group, common: &Common) -> anyhow::
         keep_samples(&report, &request.recipe, &request.compute, common);
     }
     Ok(report)
+}
+
+/// What to say where a run ended after the steps of --stop-after, and not by a signal.
+fn stopped_as_asked(request: &TrainOptions, error: &anyhow::Error) -> Option<String> {
+    request.run_steps.filter(|_| !request.stop.is_raised())?;
+    match error.downcast_ref() {
+        Some(TrainError::Interrupted { step, checkpoint }) => {
+            let run = checkpoint.as_ref().and_then(|checkpoint| checkpoint.parent()?.parent());
+            let resume = run.map_or_else(String::new, |run| format!("; go on with --resume {}", run.display()));
+            Some(format!("stopped after step {step}, as --stop-after says{resume}\n"))
+        }
+        _ => None,
+    }
 }
 
 fn start(options: &Options, common: &Common) -> anyhow::Result<Initialisation> {
@@ -210,7 +235,7 @@ fn keep_samples(report: &TrainReport, recipe: &Recipe, compute: &ComputeOptions,
         registry::find(&recipe.model.name)?.family().keep_samples(&run, SAMPLES, compute)
     };
     if let Err(error) = keep() {
-        common.notify(&format!("warning: no samples of predictions: {error}"));
+        common.warn(&format!("warning: no samples of predictions: {error}"));
     }
 }
 

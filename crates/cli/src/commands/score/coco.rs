@@ -124,7 +124,7 @@ fn warn_about(instances: &Instances, results: &Results, options: &Options, commo
         ));
     }
     if results.detections().is_empty() {
-        common.notify(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
+        common.warn(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
     }
 }
 

@@ -137,8 +137,7 @@ fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
 fn tell_missing(missing: usize, predictions: &Path, common: &Common) {
     if missing > 0 {
         let path = predictions.display();
-        common
-            .notify(&format!("warning: {path}: {missing} of the questions have no prediction, which counts as wrong"));
+        common.warn(&format!("warning: {path}: {missing} of the questions have no prediction, which counts as wrong"));
     }
 }
 
