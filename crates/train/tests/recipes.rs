@@ -26,8 +26,10 @@ fn fields(table: &Table) -> BTreeMap<String, Value> {
 }
 
 /// Fields that recipes of earlier versions do not have, with the values, in TOML, that those versions computed with.
-const ADDED: [(&str, &str); 11] = [
+const ADDED: [(&str, &str); 14] = [
+    ("data.crop_draw", "\"torch\""),
     ("data.exif", "\"ignore\""),
+    ("data.resampling", "\"antialias\""),
     ("data.scaled_decode", "false"),
     ("model.bn_eps", "0.00001"),
     ("model.bn_momentum", "0.1"),
@@ -37,6 +39,7 @@ const ADDED: [(&str, &str); 11] = [
     ("schedule.warmup_lr", "0.0"),
     ("train.ema_ramp", "false"),
     ("train.means_over", "\"rank\""),
+    ("train.mixup_form", "\"batch\""),
     ("train.norms_over", "\"rank\""),
 ];
 

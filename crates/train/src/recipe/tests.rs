@@ -25,7 +25,7 @@ fn builtins_are_valid_and_round_trip() {
 fn published_facts() {
     let recipe = load("resnet50-90e", &[]).unwrap();
     assert_eq!(recipe.optimizer.weight_decay, 1.0 / 32768.0);
-    assert_eq!(recipe.schedule.resolve(2048, 625, 90.0).peak_lr, 2.048);
+    assert_eq!((recipe.train.step_samples(), recipe.schedule.resolve(2048, 625, 90.0).peak_lr), (2048, 2.048));
     let own = recipe.to_table();
     assert_eq!((own["data"]["image_size"].as_integer(), own["data"]["flip"].as_float()), (Some(224), Some(0.5)));
     let mixup = load("resnet50-250e", &[]).unwrap().to_table()["train"]["mixup_alpha"].as_float();
