@@ -60,7 +60,7 @@ fn version_1_1_has_exact_match_and_f1() {
         "{}",
         ran.err
     );
-    assert_eq!(score(&folder, "--quiet").ok().err, "");
+    assert_eq!(score(&folder, "--quiet").ok().err, ran.err);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn surprising_files_of_coco_give_warnings() {
     let warning =
         "warning: found.json: 1 of the detections are of categories that the data do not have, such as 7; they";
     assert!(err.contains(warning) && err.contains("warning: found.json: there is no detection to evaluate"), "{err}");
-    assert_eq!(score_coco(&folder, "--quiet").ok().err, "");
+    assert!(score_coco(&folder, "--quiet").ok().err.contains(warning));
     fs::write(folder.path().join("found.json"), "[]").unwrap();
     let ran = score_coco(&folder, "--json").ok();
     assert_eq!((&json_of(&ran)["AP"], &json_of(&ran)["AP_large"]), (&json!(0.0), &json!(-1.0)));

@@ -14,7 +14,6 @@ EXAMPLES:
   bessemer weights convert tf1/model.ckpt-112590 resnet50.safetensors --from tensorflow
   bessemer weights convert runs/NAME resnet50.safetensors --to timm
   bessemer weights convert runs/NAME bert-base/ --to huggingface
-  bessemer weights convert runs/NAME resnet50.onnx --to onnx
   bessemer weights convert runs/NAME mask-rcnn.onnx --to onnx";
 
 /// Work with files of weights

@@ -88,7 +88,7 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     };
     let scores = scores.map_err(|error| usage(options, &error))?;
     if scores.left_out > 0 {
-        common.notify(&format!(
+        common.warn(&format!(
             "warning: {}: {} of the detections are not evaluated, because {MAX_DETECTIONS} of their image and category have \
              higher scores",
             options.predictions.display(),
@@ -111,13 +111,13 @@ fn usage(options: &Options, error: &CocoError) -> Usage {
 
 fn warn_about(instances: &Instances, results: &Results, options: &Options, common: &Common) {
     if instances.annotations().iter().any(|annotation| annotation.id == 0) {
-        common.notify(&format!(
+        common.warn(&format!(
             "warning: {}: an annotation has the id 0; a detection matched to it is a false positive, as in pycocotools",
             options.data.display()
         ));
     }
     if let Some((count, id)) = results.unknown_categories() {
-        common.notify(&format!(
+        common.warn(&format!(
             "warning: {}: {count} of the detections are of categories that the data do not have, such as {id}; they are \
              ignored",
             options.predictions.display()

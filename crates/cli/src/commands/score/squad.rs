@@ -123,7 +123,7 @@ fn usage(options: &Options, error: &MetricError) -> Usage {
 
 fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
     if let Some(first) = set.misplaced().first() {
-        common.notify(&format!(
+        common.warn(&format!(
             "warning: {}: {} of the answers are not at their answer_start, such as {}: `{}` at {}",
             data.display(),
             set.misplaced().len(),
@@ -151,7 +151,7 @@ fn tell_unknown<'a>(
     let unknown = unknown_questions(gold, ids);
     if let Some(first) = unknown.first() {
         let (path, count) = (path.display(), unknown.len());
-        common.notify(&format!(
+        common.warn(&format!(
             "warning: {path}: {count} of the entries are for questions that the data do not have, such as `{first}`; they \
              count for nothing"
         ));
