@@ -215,7 +215,7 @@ impl From<&Rle> for RunLengths {
 }
 
 /// Writes a results file, a record in each line, without keeping records in memory. The file has its name when it is complete; until
-/// then `.part` follows it.
+/// then `.part` follows it, unless the name is that of a device or a pipe.
 #[derive(Debug)]
 pub struct ResultsWriter {
     path: PathBuf,
@@ -233,8 +233,9 @@ impl ResultsWriter {
     /// # Errors
     /// A file that cannot be written; the same holds for the other functions.
     pub fn create(path: &Path) -> Result<Self, DataError> {
+        let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
         let mut part = path.as_os_str().to_owned();
-        part.push(".part");
+        part.push(if is_special { "" } else { ".part" });
         let part = PathBuf::from(part);
         let file = File::create(&part).map_err(DataError::writing(path, Self::ACTION))?;
         Ok(Self { path: path.to_owned(), part, out: BufWriter::new(file), separator: "[\n" })
@@ -252,7 +253,10 @@ impl ResultsWriter {
     pub fn finish(mut self) -> Result<(), DataError> {
         let end = if self.separator == ",\n" { "\n]\n" } else { "[]\n" };
         let written = self.out.write_all(end.as_bytes()).and_then(|()| self.out.flush());
-        let written = written.and_then(|()| fs::rename(&self.part, &self.path));
+        let written = written.and_then(|()| match self.part == self.path {
+            true => Ok(()),
+            false => fs::rename(&self.part, &self.path),
+        });
         written.map_err(DataError::writing(&self.path, Self::ACTION))
     }
 }

@@ -153,7 +153,7 @@ fn fields_of_others_are_refused_and_not_written() {
     assert!(!["[text]", "hidden_dropout", "betas", "power"].iter().any(|part| resnet.contains(part)), "{resnet}");
     assert!(resnet.contains("init = \"torch\""), "{resnet}");
     let bert = load("bert-base-phase1", &[]).unwrap().to_toml();
-    assert!(bert.contains("init = \"normal\"") && bert.contains("masked_mean = \"torch\""), "{bert}");
+    assert!(bert.contains("init = \"nvidia_torch\"") && bert.contains("masked_mean = \"torch\""), "{bert}");
     assert!(!["num_classes", "crop", "nesterov", "mixup"].iter().any(|part| bert.contains(part)), "{bert}");
 }
 
