@@ -1,7 +1,7 @@
 //! What the machine is and what it can do.
 
 use bessemer_ir::run::{Device, DeviceLimits};
-pub use bessemer_train::machine::available_memory;
+pub use bessemer_train::machine::{available_memory, total_memory};
 use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -59,7 +59,7 @@ impl Machine {
         Machine {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_string()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: memory("MemTotal").unwrap_or(0),
+            memory_bytes: total_memory().unwrap_or(0),
             os: os_name(),
             instruction_sets: properties.instruction_sets.iter().map(|&name| name.to_owned()).collect(),
             instruction_set: properties.instruction_set.to_owned(),
@@ -122,15 +122,6 @@ pub fn peak_resident_bytes() -> Option<u64> {
 /// The memory that this process holds, if the system reports it.
 pub fn resident_bytes() -> Option<u64> {
     kilobytes(&field("/proc/self/status", "VmRSS")?)
-}
-
-/// All memory of the machine, if the system reports it.
-pub fn total_memory() -> Option<u64> {
-    memory("MemTotal")
-}
-
-fn memory(name: &str) -> Option<u64> {
-    kilobytes(&field("/proc/meminfo", name)?)
 }
 
 fn kilobytes(text: &str) -> Option<u64> {

@@ -253,7 +253,7 @@ impl Common {
 
     /// All that are asked for, or else the usual one.
     pub(crate) fn precisions(&self) -> Vec<Compute> {
-        if self.precision.is_empty() { vec![self.precision().unwrap_or_default()] } else { self.precision.clone() }
+        if self.precision.is_empty() { vec![Compute::default()] } else { self.precision.clone() }
     }
 
     /// Says so where a precision is asked for that the device does not have.

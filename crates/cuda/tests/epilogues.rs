@@ -61,7 +61,7 @@ fn biases_and_activations_are_done_in_the_pass_of_a_product() {
         }
         let erf: Bend = |g, x| Activation::Gelu.apply(g, x).unwrap();
         assert_eq!(product_of(&gpu, &biased(ty, 6, false, erf), allowed), plain, "GELU by erf, {ty}");
-        // The library's ReLU may make 0 of what is no number.
+        // The library's ReLU may make 0 of NaN.
         let relu: Bend = |g, x| g.relu(x).unwrap();
         assert_eq!(product_of(&gpu, &biased(ty, 6, false, relu), allowed), plain, "ReLU, {ty}");
         assert_eq!(product_of(&gpu, &biased(ty, 6, true, bends[1].1), allowed), plain, "a product that is kept, {ty}");

@@ -119,6 +119,13 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = "it exists already, choose another name";
         return Err(TrainError::setting("the output", output.display(), allowed));
     }
+    if options.from == Some(Names::Onnx) {
+        return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
+    }
+    if options.to == Names::TensorFlow {
+        let allowed = "checkpoints of TensorFlow are read, not written";
+        return Err(TrainError::setting("the naming", options.to, allowed));
+    }
     check_ending(output, options.to)?;
     let recipe = recipe_of(input)?;
     let ema = recipe.as_ref().is_some_and(Recipe::keeps_averages);
@@ -129,13 +136,6 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         None => registry::recognise(&tensors, &origin)?,
     };
     let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
-    if options.from == Some(Names::Onnx) {
-        return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
-    }
-    if options.to == Names::TensorFlow {
-        let allowed = "checkpoints of TensorFlow are read, not written";
-        return Err(TrainError::setting("the naming", options.to, allowed));
-    }
     if let Some(from) = options.from
         && (from == Names::TensorFlow) != is_tensorflow(input)?
     {

@@ -6,7 +6,7 @@ use crate::events::EventError;
 use crate::memory::BatchTooLarge;
 use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
-use crate::rundir::RunDirError;
+use crate::rundir::{RunDir, RunDirError};
 use bessemer_comm::CommError;
 use bessemer_data::{DataError, Position};
 use bessemer_ir::run::{NonFinite, RunError};
@@ -275,7 +275,7 @@ fn join(differences: &[Difference]) -> String {
 /// How to go on from a checkpoint, `RUN/checkpoints/NAME`.
 fn go_on(checkpoint: Option<&Path>) -> String {
     let Some(checkpoint) = checkpoint else { return "nothing to save".to_owned() };
-    let run = checkpoint.ancestors().nth(2).unwrap_or(checkpoint);
+    let run = RunDir::of_checkpoint(checkpoint);
     format!("saved {}; go on with: bessemer train --resume {}", checkpoint.display(), run.display())
 }
 

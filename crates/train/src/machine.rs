@@ -15,7 +15,7 @@ pub fn describe_machine(isa: &str) -> Machine {
         cpu: value_in("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cores: std::thread::available_parallelism().map_or(1, usize::from) as u64,
         isa: isa.to_owned(),
-        memory_bytes: memory_bytes(),
+        memory_bytes: total_memory(),
     }
 }
 
@@ -30,7 +30,8 @@ fn value_in(path: &str, key: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn memory_bytes() -> Option<u64> {
+/// All memory of the machine in bytes; `None` where the system does not say.
+pub fn total_memory() -> Option<u64> {
     memory("MemTotal")
 }
 

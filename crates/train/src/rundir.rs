@@ -38,6 +38,11 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// The folder of the run whose checkpoint is `RUN/checkpoints/NAME`.
+    pub fn of_checkpoint(checkpoint: &Path) -> &Path {
+        checkpoint.ancestors().nth(2).unwrap_or(checkpoint)
+    }
+
     /// Makes the folder of a new run and writes its resolved recipe there.
     ///
     /// # Errors

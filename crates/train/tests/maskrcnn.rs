@@ -50,7 +50,7 @@ fn json(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn layers_that_stay_at_random_are_told() {
+fn layers_that_stay_at_random_give_a_warning() {
     let folder = TempDir::new().unwrap();
     let run = folder.path().join("run");
     train(&options(&run, &["train.steps=1", "eval.every_steps=", "model.freeze_at=2", "model.frozen_norms=true"]))

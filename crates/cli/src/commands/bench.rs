@@ -279,11 +279,11 @@ fn run_steps(
     if options.step_profile.is_some() && precisions.len() > 1 {
         return Err(Usage("--step-profile is for one precision".to_owned()).into());
     }
+    let opened = common.device().open()?;
     let settings = settings.settings(options.model)?;
     let mut results = Results::open(options.json, options.out.as_deref())?;
     let process = Process::new(StopSignal::from_system()?)?;
     common.notify(&options.announcement());
-    let opened = common.device().open()?;
     let mut limits = Limits::measure(&*opened);
     for &precision in &precisions {
         let measurement = Measurement { options, settings, shared, started, precisions: precisions.len() };

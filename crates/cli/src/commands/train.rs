@@ -163,7 +163,7 @@ fn stopped_as_asked(request: &TrainOptions, error: &anyhow::Error) -> Option<Str
     request.run_steps.filter(|_| !request.stop.is_raised())?;
     match error.downcast_ref() {
         Some(TrainError::Interrupted { step, checkpoint }) => {
-            let run = checkpoint.as_ref().and_then(|checkpoint| checkpoint.parent()?.parent());
+            let run = checkpoint.as_deref().map(RunDir::of_checkpoint);
             let resume = run.map_or_else(String::new, |run| format!("; go on with --resume {}", run.display()));
             Some(format!("stopped after step {step}, as --stop-after says{resume}\n"))
         }

@@ -256,7 +256,7 @@ impl Control {
         let mut complained = None;
         let mut inner = self.shared.lock();
         loop {
-            // The answer may come while rank 0 is told that it has not.
+            // The answer may come while the complaint is on its way to rank 0.
             if let Some((lengths, payload)) = inner.gathered.remove(&number) {
                 return split(&lengths, &payload);
             }

@@ -183,7 +183,7 @@ fn flat(size: Size) -> Result<Case, KernelError> {
     p.case("flat")
 }
 
-/// One row, whose columns are told apart all the same.
+/// One row, whose columns differ all the same.
 fn one_hot_of_a_row(name: &str, size: Size, cols: usize) -> Result<Case, KernelError> {
     let mut p = Program::new(size, 1, cols);
     let (x, class) = (p.full(DType::F32), p.input(IndexMap::SCALAR, DType::I32, |_| 29.0));

@@ -87,12 +87,14 @@ impl ModelOptions {
     }
 }
 
-/// How the shares of mixed samples are fed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What samples are mixed by, and how their shares are fed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MixupWeight {
-    /// One for the batch, `f32[]`.
+    /// One share for the batch, `f32[]`, each sample with another one at random (NVIDIA, PyTorch).
+    #[default]
     Batch,
-    /// One for each sample, `f32[N]`.
+    /// One for each sample, `f32[N]`, each with the one as far from the end (NVIDIA, TensorFlow 1).
     Sample,
 }
 

@@ -1,7 +1,7 @@
 //! Batches in the order of a run.
 
 use crate::error::TrainError;
-use bessemer_data::{Batch, Feeds, Position, SkippedSample, StageTimes};
+use bessemer_data::{Batch, Feeds, Position, StageTimes};
 use std::time::Duration;
 
 /// Batches in an order that the seed decides.
@@ -20,9 +20,6 @@ pub trait Batches {
 
     /// Time of the threads that prepare batches.
     fn stages(&self) -> StageTimes;
-
-    /// Every bad sample left out so far, by index.
-    fn skipped(&self) -> Vec<SkippedSample>;
 }
 
 /// The next batch, of the next epoch where one has ended, for a step of the run.
@@ -61,10 +58,6 @@ mod tests {
 
         fn stages(&self) -> StageTimes {
             StageTimes::default()
-        }
-
-        fn skipped(&self) -> Vec<SkippedSample> {
-            Vec::new()
         }
     }
 

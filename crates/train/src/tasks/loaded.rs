@@ -3,16 +3,15 @@
 use super::{Batch, Batches, Feeds, LoadOptions};
 use crate::error::TrainError;
 use bessemer_data::{
-    BatchRange, DataError, Loader, OnBadSample, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample,
-    StageTimes,
+    BatchRange, DataError, Loader, OnBadSample, Position, Sampler, SamplerOptions, Samples, Share, StageTimes,
 };
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Adds to the arrays of a loader what a step needs besides.
 pub(super) trait Feeder {
-    /// Changes or adds arrays of what the loader gave for a place in the run.
-    fn complete(&self, feeds: &mut Feeds, place: BatchPosition);
+    /// Changes or adds arrays of what the loader gave at a position of the run.
+    fn complete(&self, feeds: &mut Feeds, position: Position);
 }
 
 /// The loader's arrays are all that a step needs.
@@ -20,16 +19,7 @@ pub(super) trait Feeder {
 pub(super) struct AsLoaded;
 
 impl Feeder for AsLoaded {
-    fn complete(&self, _: &mut Feeds, _: BatchPosition) {}
-}
-
-/// The position of a batch in a run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BatchPosition {
-    /// Number of the pass over the data, from 0.
-    pub epoch: u32,
-    /// Number of the batch within the epoch.
-    pub index: usize,
+    fn complete(&self, _: &mut Feeds, _: Position) {}
 }
 
 /// A loader whose batches a [`Feeder`] completes.
@@ -71,7 +61,7 @@ impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
     fn next(&mut self) -> Option<Result<Batch, TrainError>> {
         let batch = self.loader.next_batch()?.map_err(TrainError::from);
         Some(batch.map(|mut batch| {
-            self.feeder.complete(&mut batch.feeds, BatchPosition { epoch: batch.epoch, index: batch.index });
+            self.feeder.complete(&mut batch.feeds, Position { epoch: batch.epoch, batch: batch.index });
             batch
         }))
     }
@@ -90,9 +80,5 @@ impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
 
     fn stages(&self) -> StageTimes {
         self.loader.stats().stages
-    }
-
-    fn skipped(&self) -> Vec<SkippedSample> {
-        self.loader.skipped().cloned().collect()
     }
 }

@@ -1,11 +1,13 @@
 //! Images as feeds.
 
 use super::mixup::Mix;
-use super::recipe::{ClassifierRecipe, MixupForm};
+use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::tasks::loaded::{BatchPosition, Feeder};
+use crate::tasks::loaded::Feeder;
 use crate::tasks::{Array, Feeds};
+use bessemer_data::Position;
+use bessemer_models::MixupWeight;
 
 /// Adds to the loader's `images u8[N, H, W, 3]` and `labels i32[N]` the feeds of mixup where there is one.
 pub(super) struct Images {
@@ -16,7 +18,7 @@ pub(super) struct Images {
 
 struct Mixup {
     seed: u64,
-    form: MixupForm,
+    form: MixupWeight,
     alpha: f64,
     batch_size: usize,
 }
@@ -40,10 +42,10 @@ impl Images {
 }
 
 impl Feeder for Images {
-    fn complete(&self, feeds: &mut Feeds, place: BatchPosition) {
+    fn complete(&self, feeds: &mut Feeds, position: Position) {
         feeds.i32_mut("labels").iter_mut().for_each(|label| *label += self.label_offset);
         if let Some(Mixup { seed, form, alpha, batch_size }) = &self.mixup {
-            let Mix { weights, order } = Mix::draw(*seed, place, *form, *alpha, *batch_size);
+            let Mix { weights, order } = Mix::draw(*seed, position, *form, *alpha, *batch_size);
             feeds.push("mixup_order", Array::I32(order));
             feeds.push("mixup_weight", Array::F32(weights));
         }

@@ -1,8 +1,8 @@
 //! The random numbers of mixup: functions of the seed and the number of the micro-batch alone.
 
-use super::recipe::MixupForm;
-use crate::tasks::loaded::BatchPosition;
+use bessemer_data::Position;
 use bessemer_ir::philox;
+use bessemer_models::MixupWeight;
 
 /// Word of the generator's counter that keeps these numbers apart from all others: "mixu".
 const STREAM: u32 = 0x6d69_7875;
@@ -18,10 +18,10 @@ pub(crate) struct Mix {
 
 impl Mix {
     /// The draw for a micro-batch of `batch` samples.
-    pub(super) fn draw(seed: u64, position: BatchPosition, form: MixupForm, alpha: f64, batch: usize) -> Self {
+    pub(super) fn draw(seed: u64, position: Position, form: MixupWeight, alpha: f64, batch: usize) -> Self {
         let mut words = Words::new(seed, position);
         match form {
-            MixupForm::Batch => {
+            MixupWeight::Batch => {
                 let weights = vec![beta_variate(&mut words, alpha)];
                 let mut order: Vec<i32> = (0..batch as i32).collect();
                 for last in (1..batch).rev() {
@@ -29,7 +29,7 @@ impl Mix {
                 }
                 Self { weights, order }
             }
-            MixupForm::Sample => Self {
+            MixupWeight::Sample => Self {
                 weights: (0..batch).map(|_| beta_variate(&mut words, alpha)).collect(),
                 order: (0..batch as i32).rev().collect(),
             },
@@ -69,8 +69,8 @@ struct Words {
 }
 
 impl Words {
-    fn new(seed: u64, BatchPosition { epoch, index }: BatchPosition) -> Self {
-        Self { key: philox::halves(seed), position: [epoch, index as u32], index: 0 }
+    fn new(seed: u64, Position { epoch, batch }: Position) -> Self {
+        Self { key: philox::halves(seed), position: [epoch, batch as u32], index: 0 }
     }
 
     fn pair(&mut self) -> [u32; 2] {
@@ -98,14 +98,14 @@ impl Words {
 mod tests {
     use super::*;
 
-    fn at(epoch: u32, index: usize) -> BatchPosition {
-        BatchPosition { epoch, index }
+    fn at(epoch: u32, batch: usize) -> Position {
+        Position { epoch, batch }
     }
 
     #[test]
     fn shares_have_the_moments_of_beta() {
         for alpha in [0.05, 0.2, 1.0, 3.0] {
-            let of_batch = |index| Mix::draw(7, at(0, index), MixupForm::Batch, alpha, 1).weights;
+            let of_batch = |index| Mix::draw(7, at(0, index), MixupWeight::Batch, alpha, 1).weights;
             let draws: Vec<f64> = (0..20_000).flat_map(of_batch).map(f64::from).collect();
             assert!(draws.iter().all(|x| (0.0..=1.0).contains(x)));
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn orders_are_permutations_that_follow_seed_and_position() {
-        let draw = |seed, position| Mix::draw(seed, position, MixupForm::Batch, 0.2, 64);
+        let draw = |seed, position| Mix::draw(seed, position, MixupWeight::Batch, 0.2, 64);
         let mix = draw(1, at(0, 5));
         let mut sorted = mix.order.clone();
         sorted.sort_unstable();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn samples_have_shares_of_their_own() {
-        let Mix { weights, order } = Mix::draw(1, at(0, 5), MixupForm::Sample, 0.2, 5);
+        let Mix { weights, order } = Mix::draw(1, at(0, 5), MixupWeight::Sample, 0.2, 5);
         assert_eq!(order, [4, 3, 2, 1, 0]);
         let different: std::collections::BTreeSet<u32> = weights.iter().map(|weight| weight.to_bits()).collect();
         assert_eq!((weights.len(), different.len()), (5, 5));

@@ -1,12 +1,11 @@
 //! The networks of recipes.
 
-use super::recipe::{ClassifierRecipe, MixupForm, ModelFields};
+use super::recipe::{ClassifierRecipe, ModelFields};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::{RunShape, train_config};
 use bessemer_models::{
-    Architecture, BackboneOptions, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, efficientnet, find,
-    resnet,
+    Architecture, BackboneOptions, InputFormat, LossOptions, Model, ModelOptions, efficientnet, find, resnet,
 };
 use bessemer_nn::{BatchNormOptions, PixelScale};
 
@@ -58,10 +57,7 @@ pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, 
     let (architecture, options) = model_options(recipe, images.image_size)?;
     let loss = LossOptions {
         label_smoothing: labels.label_smoothing,
-        mixup: (labels.mixup_alpha > 0.0).then_some(match labels.mixup_form {
-            MixupForm::Batch => MixupWeight::Batch,
-            MixupForm::Sample => MixupWeight::Sample,
-        }),
+        mixup: (labels.mixup_alpha > 0.0).then_some(labels.mixup_form),
     };
     let config = train_config(recipe, shape)?;
     Ok(Model::train(architecture, &options, &loss, &config, shape.batch_size)?)

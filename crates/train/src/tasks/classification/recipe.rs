@@ -3,9 +3,8 @@
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
 use bessemer_data::{CropDraw, Exif, Resampling};
 use bessemer_models::resnet::StrideIn;
-use bessemer_models::{Architecture, InitScheme, find};
+use bessemer_models::{Architecture, InitScheme, MixupWeight, find};
 use bessemer_nn::{Padding, PixelScale};
-use serde::{Deserialize, Serialize};
 
 /// Pixels of a side.
 const PIXELS: f64 = 8192.0;
@@ -74,22 +73,11 @@ section! {
         pub label_smoothing: f64 = 0.0 => Range::below(0.0, 1.0);
         /// Parameter of mixup's Beta(alpha, alpha); 0 for no mixup.
         pub mixup_alpha: f64 = 0.0 => Range::closed(0.0, 100.0);
-        /// What mixup mixes.
-        pub mixup_form: MixupForm = MixupForm::Batch;
+        /// What each sample of a micro-batch is mixed with, and by which share.
+        pub mixup_form: MixupWeight = MixupWeight::Batch;
         /// Leave out the last batch of an epoch if it is not full.
         pub drop_last: bool = true;
     }
-}
-
-/// What mixup mixes each sample of a micro-batch with, and by which share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum MixupForm {
-    /// With another one at random, all by one share (NVIDIA, PyTorch).
-    #[default]
-    Batch,
-    /// With the one as far from the end, each by a share of its own (NVIDIA, TensorFlow 1).
-    Sample,
 }
 
 family_recipe! {

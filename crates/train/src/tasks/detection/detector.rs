@@ -90,6 +90,11 @@ impl Detector {
     }
 }
 
+/// Whether weights are those of a whole detector, and not of its backbone alone.
+pub(super) fn are_of_detector(rules: &DetectorWeights, given: &[NamedTensor<'_>]) -> bool {
+    given.iter().any(|tensor| rules.names.canonical(&tensor.name).starts_with(rules.detector))
+}
+
 /// What a run begins with: all tensors of a detector; those of a classifier's backbone, with all else drawn at random; or, with
 /// `new_heads`, all but those that depend on the number of classes.
 pub(super) fn initial_weights(
@@ -99,10 +104,10 @@ pub(super) fn initial_weights(
     session: &TrainSession,
     new_heads: bool,
 ) -> Result<InitialWeights, TrainError> {
-    let DetectorWeights { names, backbone, detector, classifier, of_classes, rest, .. } = *rules;
+    let DetectorWeights { names, backbone, classifier, of_classes, rest, .. } = *rules;
     let drawn: BTreeMap<String, NamedTensor<'static>> =
         session.weights()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-    let is_detector = given.iter().any(|tensor| names.canonical(&tensor.name).starts_with(detector));
+    let is_detector = are_of_detector(rules, &given);
     let is_class_bias = |tensor: &&NamedTensor<'_>| names.canonical(&tensor.name) == of_classes[0];
     let outputs = given.iter().find(is_class_bias).and_then(|tensor| tensor.shape.first().copied());
     let mut tensors = Vec::with_capacity(drawn.len());

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backbones_of_other_padding_are_told() {
+    fn backbones_of_other_padding_get_a_note() {
         let origin = WeightOrigin { name: "W", recipe: None, is_tensorflow: false };
         let note = |trained, wanted| padding_note(&origin, trained, wanted);
         assert_eq!(note(Some(Padding::Same), Padding::Same), None);

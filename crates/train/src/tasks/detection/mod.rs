@@ -115,7 +115,7 @@ impl Task for Detection {
         session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
         let rules = self.kind.weights();
-        let is_detector = given.iter().any(|tensor| rules.names.canonical(&tensor.name).starts_with(rules.detector));
+        let is_detector = detector::are_of_detector(rules, &given);
         let mut weights = detector::initial_weights(rules, given, origin.name, session, self.settings.new_heads)?;
         if !is_detector {
             weights.notes.extend(self.kind.backbone_notes(&self.recipe, origin)?);

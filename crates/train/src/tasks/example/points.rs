@@ -3,7 +3,7 @@
 use super::graph::{LABELS, POINTS};
 use crate::error::TrainError;
 use crate::tasks::{Array, Batch, Batches, Feeds};
-use bessemer_data::{BatchRange, Position, Purpose, SkippedSample, StageTimes};
+use bessemer_data::{BatchRange, Position, Purpose, StageTimes};
 use std::time::Duration;
 
 /// Batches of an epoch.
@@ -66,9 +66,5 @@ impl Batches for Points {
 
     fn stages(&self) -> StageTimes {
         StageTimes::default()
-    }
-
-    fn skipped(&self) -> Vec<SkippedSample> {
-        Vec::new()
     }
 }

@@ -27,11 +27,10 @@ fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, 
     };
     let (made, asked) = (masking(&set), own.masking.unwrap_or(masking(&set)));
     if made != asked {
-        let (value, held) = match made {
-            Masking::Dynamic => ("static", "tokens, whose tokens are masked again in each epoch"),
-            Masking::Static => ("dynamic", "records, whose tokens were masked when they were made"),
+        let (value, fitting, held) = match made {
+            Masking::Dynamic => ("static", "dynamic", "tokens, whose tokens are masked again in each epoch"),
+            Masking::Static => ("dynamic", "static", "records, whose tokens were masked when they were made"),
         };
-        let fitting = if made == Masking::Dynamic { "dynamic" } else { "static" };
         let allowed = format!("{} holds {held}: --set text.masking={fitting} takes them", folder.display());
         return Err(TrainError::setting("text.masking", value, allowed));
     }
