@@ -217,6 +217,7 @@ mod tests {
             os: "linux".to_string(),
             instruction_sets: vec!["avx512".to_string(), "avx2".to_string(), "portable".to_string()],
             instruction_set: "avx512".to_string(),
+            bf16: None,
             threads: 8,
             gpu: None,
             huge_pages: Some("madvise".to_string()),

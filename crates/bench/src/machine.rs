@@ -21,6 +21,9 @@ pub struct Machine {
     pub instruction_sets: Vec<String>,
     /// The instruction set in use.
     pub instruction_set: String,
+    /// What multiplies operands of bf16; `None` where they are converted first, or where it was not looked at.
+    #[serde(default)]
+    pub bf16: Option<String>,
     /// Threads that compute.
     pub threads: usize,
     /// Product name of the GPU that steps run on; `None` where they run on the processors.
@@ -63,6 +66,7 @@ impl Machine {
             os: os_name(),
             instruction_sets: properties.instruction_sets.iter().map(|&name| name.to_owned()).collect(),
             instruction_set: properties.instruction_set.to_owned(),
+            bf16: properties.bf16.map(str::to_owned),
             threads: properties.threads,
             gpu: properties.product.clone(),
             huge_pages: huge_pages(),

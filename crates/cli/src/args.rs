@@ -16,6 +16,7 @@ use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceError, DeviceKind, DeviceOptions, InstructionSet,
     ProgressMode, TrainError, find_checkpoint, state_dict_choice,
 };
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -264,7 +265,7 @@ impl Common {
         let is_native = match (precision, self.device) {
             (Compute::Fp32 | Compute::Tf32, _) | (Compute::Fp16, DeviceKind::Cuda { .. }) => true,
             (Compute::Fp16, DeviceKind::Cpu) => false,
-            (Compute::Bf16, _) => self.device().open()?.properties().has_bf16,
+            (Compute::Bf16, _) => self.device().open()?.properties().bf16.is_some(),
         };
         if !is_native {
             let name = precision.name();
@@ -347,6 +348,29 @@ fn threads(text: &str) -> Result<usize, String> {
 fn folder(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_dir() { Ok(path) } else { Err("there is no such folder".into()) }
+}
+
+/// A file to write: it is no folder, and its folder is there.
+pub(crate) fn output_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        match parent {
+            _ if path.is_dir() => Err("a folder is there; name a file".to_owned()),
+            Some(parent) if !parent.is_dir() => Err(format!("there is no folder {}", parent.display())),
+            _ => Ok(path),
+        }
+    })
+}
+
+/// A folder to write, which need not be there yet: no file is in its place or above it.
+pub(crate) fn output_folder() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let file = path.ancestors().find(|above| above.is_file());
+        match file {
+            Some(file) => Err(format!("{} is a file; name a folder", file.display())),
+            None => Ok(path),
+        }
+    })
 }
 
 /// Weights that a command uses.

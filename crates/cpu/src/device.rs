@@ -77,7 +77,7 @@ impl CpuDevice {
             instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
             instruction_set: options.isa.name(),
             threads: options.threads,
-            has_bf16: peak::has_bf16(options.isa),
+            bf16: peak::bf16_unit(options.isa),
         };
         Self { options, collectives, properties }
     }

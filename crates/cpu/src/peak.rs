@@ -171,6 +171,15 @@ impl SimdOp for Sum<'_> {
     }
 }
 
+/// Which instructions multiply operands of `bf16` where the instruction set has any for that here.
+pub fn bf16_unit(isa: Isa) -> Option<&'static str> {
+    match PanelFormat::of_bf16(isa) {
+        PanelFormat::Tiles => Some("AMX tiles"),
+        PanelFormat::Dot2 => Some("AVX-512 BF16"),
+        PanelFormat::F32 => None,
+    }
+}
+
 /// Whether vectors of the instruction set have arithmetic of `bf16` here.
 pub fn has_bf16(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]

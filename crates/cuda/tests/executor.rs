@@ -408,7 +408,7 @@ fn a_snapshot_has_what_the_steps_before_it_leave() {
 fn limits_follow_from_properties() {
     let Some(folder) = mock_or_skip("limits_follow_from_properties") else { return };
     let gpu = gpu(folder);
-    assert_eq!((gpu.properties().kind, gpu.properties().has_bf16), ("cuda", true));
+    assert_eq!((gpu.properties().kind, gpu.properties().bf16), ("cuda", Some("tensor cores")));
     let limits = gpu.measure_limits();
     assert_eq!(limits.f16_flops, limits.bf16_flops);
     assert_eq!(limits.tf32_flops.map(|flops| flops * 2.0), limits.bf16_flops);

@@ -179,9 +179,9 @@ impl Plan {
     /// # Errors
     /// A file that cannot be read or has something unknown in it.
     pub fn load(path: &Path) -> Result<Plan, CompareError> {
-        let text = fs::read_to_string(path).map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
-        let problem = |error: toml::de::Error| error.message().to_owned();
-        toml::from_str(&text).map_err(|error| CompareError::Plan(format!("{}: {}", path.display(), problem(error))))
+        let problem = |problem: &dyn fmt::Display| CompareError::Plan(format!("{}: {problem}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
+        toml::from_str(&text).map_err(|error: toml::de::Error| problem(&error.message()))
     }
 
     /// All groups, in order.

@@ -442,7 +442,7 @@ fn usual_models() -> Vec<String> {
 
 /// Those of which the device has arithmetic.
 fn usual_precisions(device: &DeviceOptions) -> Result<Vec<Compute>, CompareError> {
-    let has_bf16 = device.open()?.properties().has_bf16;
+    let has_bf16 = device.open()?.properties().bf16.is_some();
     Ok([Compute::Fp32].into_iter().chain(has_bf16.then_some(Compute::Bf16)).collect())
 }
 

@@ -58,7 +58,7 @@ pub fn describe() -> Result<Capabilities, DeviceError> {
         default: fused,
         settings: settings.to_owned(),
     };
-    let has_bf16 = DeviceOptions::default().open()?.properties().has_bf16;
+    let has_bf16 = DeviceOptions::default().open()?.properties().bf16.is_some();
     let on_cpu = if has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
     let devices = [(DeviceKind::Cpu, on_cpu), (DeviceKind::Cuda { index: 0 }, Vec::new())];
     let ability = |model: &str, mode, (device, emulated): &(DeviceKind, Vec<&str>)| Ability {

@@ -4,7 +4,7 @@ use super::ReportError;
 use super::view::View;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value};
+use minijinja::{AutoEscape, Environment, Value, escape_formatter};
 
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
@@ -54,13 +54,20 @@ pub(super) fn markdown(view: &View) -> Result<String, ReportError> {
     Ok(environment()?.render_named_str("report.md", MARKDOWN, Serde(view))?)
 }
 
+/// Values of Markdown, which may stand in cells of tables: `|` is escaped.
+const CELLS: &str = "cells";
+
 fn environment() -> Result<Environment<'static>, ReportError> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build()?;
     environment.set_syntax(syntax);
     environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
         true => AutoEscape::Html,
-        false => AutoEscape::None,
+        false => AutoEscape::Custom(CELLS.into()),
+    });
+    environment.set_formatter(|out, state, value| match state.auto_escape() {
+        AutoEscape::Custom(_) => Ok(out.write_str(&value.to_string().replace('|', "\\|"))?),
+        _ => escape_formatter(out, state, value),
     });
     Ok(environment)
 }

@@ -322,6 +322,9 @@ fn markdown_has_whole_tables_and_links() {
     let folder = sample_folder();
     let text = read(&[folder.path().to_owned()]).unwrap().to_markdown("A report", folder.path()).unwrap();
     assert!(text.contains("![heart](training/predictions/sample-000.png) | heart | star (wrong) | 50 % |"), "{text}");
+    let report = read(&[folder.path().to_owned()]).unwrap();
+    let beside = report.to_markdown("A report", &folder.path().join("all (of them)")).unwrap();
+    assert!(beside.contains("![heart](../training/predictions/sample-000.png)"), "{beside}");
     assert!(text.contains("\n| red car | 2 | 5 | 0.250 | - | - | - | - | - | - |\n"), "{text}");
     assert!(text.contains("\n| 50 | 1 | 0.2500 | 96.25 % | 1024 | 0.0 s |\n"), "{text}");
     for table in text.split("\n\n").filter(|block| block.starts_with('|')) {

@@ -21,7 +21,7 @@ use bessemer_train::tasks::{self, MetricSchema, Scale};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, absolute};
 use std::ptr;
 
 /// Where pictures are.
@@ -177,6 +177,9 @@ fn examined(examination: &Examination) -> Facts {
         ("system", machine.os.clone()),
         ("GPU", gpu.clone()),
     ];
+    if let Some((gflops, unit)) = limits.bf16_gflops.zip(machine.bf16.as_ref()) {
+        facts.insert(4, ("peak bf16", format!("{} GFLOP/s by {unit} (measured)", show::significant(gflops, 3))));
+    }
     facts.extend(examination.advice.iter().map(|advice| ("advice", format!("{}: {}", advice.problem, advice.action))));
     facts
 }
@@ -352,7 +355,7 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
             let bytes = fs::read(&path).map_err(|source| ReportError::Io { path, source })?;
             format!("data:image/png;base64,{}", STANDARD.encode(bytes))
         }
-        Pictures::Linked(folder) => path.strip_prefix(folder).unwrap_or(&path).display().to_string(),
+        Pictures::Linked(folder) => link(&path, folder)?,
     };
     Ok(SampleView {
         source,
@@ -361,6 +364,15 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
         probability: format!("{:.0} %", sample.probability * 100.0),
         right: sample.is_right(),
     })
+}
+
+/// The path of a file in Markdown that lies in a folder.
+fn link(path: &Path, folder: &Path) -> Result<String, ReportError> {
+    let at = |path: &Path| absolute(path).map_err(|source| ReportError::Io { path: path.to_owned(), source });
+    // An empty path is that of the working folder.
+    let (path, folder) = (at(path)?, at(&Path::new(".").join(folder))?);
+    let link = pathdiff::diff_paths(&path, folder).unwrap_or(path).display().to_string();
+    Ok(if link.contains([' ', '(', ')']) { format!("<{link}>") } else { link })
 }
 
 fn bench_views(results: &[BenchResult]) -> Vec<BenchView> {

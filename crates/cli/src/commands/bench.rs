@@ -1,4 +1,4 @@
-use crate::args::{Common, SharedStep, StepArguments, at_least_one, model};
+use crate::args::{Common, SharedStep, StepArguments, at_least_one, model, output_file};
 use crate::commands::bench_scaling::ScalingOptions;
 use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator, bench_suite};
 use crate::failure::{Coded, INTERRUPTED, Usage, named};
@@ -125,13 +125,13 @@ pub(crate) struct StepOptions {
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
     /// Write the times of the calls of a training step, which `explain --cluster` reads with `--profile`
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
     pub step_profile: Option<PathBuf>,
     /// Print an event for each result, a JSON object a line, instead of the table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
     /// Write these events to a file as well, which `bessemer report` reads
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
     pub out: Option<PathBuf>,
 }
 

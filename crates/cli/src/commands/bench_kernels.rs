@@ -1,4 +1,4 @@
-use crate::args::{Common, sentence};
+use crate::args::{Common, output_file, sentence};
 use crate::commands::bench::{Results, device_text, limits_text};
 use crate::failure::Usage;
 use crate::names;
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
     /// Write these objects to a file as well
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
     pub out: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-use crate::args::{Common, at_least_one};
+use crate::args::{Common, at_least_one, output_folder};
 use crate::commands::compare::interpreter;
 use crate::commands::report;
 use crate::output::{Table, print};
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", help_heading = "Frameworks")]
     pub python: Option<PathBuf>,
     /// Folder for results, the report, logs and what is needed to go on
-    #[arg(long, value_name = "DIR", default_value = "suite", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), default_value = "suite", help_heading = "Output")]
     pub out: PathBuf,
     /// Put the tables of a publication beside: dlperf or dle
     #[arg(long, value_name = "NAME", help_heading = "Output")]

@@ -1,4 +1,4 @@
-use crate::args::{Common, StepArguments, at_least_one, model};
+use crate::args::{Common, StepArguments, at_least_one, model, output_folder};
 use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
@@ -86,7 +86,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", help_heading = "Frameworks")]
     pub python: Option<PathBuf>,
     /// Folder for results, logs and what is needed to go on
-    #[arg(long, value_name = "DIR", default_value = "comparison", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), default_value = "comparison", help_heading = "Output")]
     pub out: PathBuf,
     /// Measure again what has a framework that failed
     #[arg(long, help_heading = "Output")]

@@ -3,7 +3,7 @@ mod fetch;
 mod images;
 mod text;
 
-use crate::args::{Common, at_least_one};
+use crate::args::{Common, at_least_one, output_file};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
@@ -153,7 +153,7 @@ pub(crate) struct SampleFolder {
     #[arg(long, value_name = "N", default_value = "128", help_heading = "Pictures")]
     pub size: u32,
     /// The PNG file to write
-    #[arg(long, value_name = "FILE", default_value = "sample.png", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), default_value = "sample.png", help_heading = "Output")]
     pub out: PathBuf,
 }
 

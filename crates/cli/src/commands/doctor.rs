@@ -38,7 +38,8 @@ fn text(examination: &Examination) -> String {
     fact("processors", format!("{} ({} threads in use)", machine.processors, machine.threads));
     fact("instructions", format!("{} (available: {})", machine.instruction_set, machine.instruction_sets.join(", ")));
     fact("fp32 peak", format!("{} GFLOP/s, measured", show::significant(limits.fp32_gflops, 3)));
-    let bf16 = limits.bf16_gflops.map(|gflops| format!("{} GFLOP/s, measured", show::significant(gflops, 3)));
+    let bf16 = limits.bf16_gflops.zip(machine.bf16.as_ref());
+    let bf16 = bf16.map(|(gflops, unit)| format!("{} GFLOP/s, measured, by {unit}", show::significant(gflops, 3)));
     fact("bf16 peak", bf16.unwrap_or_else(|| "these instructions have no bf16 arithmetic".to_owned()));
     fact("memory reads", format!("{} GB/s, measured", show::significant(limits.read_gbytes, 3)));
     let free = examination.available_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes);

@@ -1,4 +1,4 @@
-use crate::args::{Common, Located, WeightArguments, at_least_one, model};
+use crate::args::{Common, Located, WeightArguments, at_least_one, model, output_folder};
 use crate::class_table::class_table;
 use crate::failure::{Usage, named};
 use crate::output::{print, print_json};
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// where there may be no answer; or for detections, in COCO's form: bbox.json, of masks segm.json, with --split
     /// detections_NAME_MODEL_results.json, the scores of each class in classes.json, and some pictures with what is detected and
     /// what is there
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), help_heading = "Output")]
     pub out: Option<PathBuf>,
     /// Number of these pictures; 0 for none [default: 8]
     #[arg(long, value_name = "N", requires = "out", help_heading = "Output")]

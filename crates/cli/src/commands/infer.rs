@@ -1,5 +1,5 @@
 use super::{ask, frames};
-use crate::args::{Common, WeightArguments, at_least_one, model};
+use crate::args::{Common, WeightArguments, at_least_one, model, output_folder};
 use crate::failure::{Usage, named, one_line};
 use crate::output::{Csv, Table, print, print_json};
 use anyhow::bail;
@@ -62,11 +62,11 @@ pub(crate) struct Options {
     /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder: PNGs as PNG, all others
     /// as JPEG; 1.jpg, and 1-2.jpg for a second input of that name; never in place of an input. With --frames also `-`: pictures alone, as
     /// JPEGs one after another, to standard output
-    #[arg(long, value_name = "DIR|-", help_heading = "Output")]
+    #[arg(long, value_name = "DIR|-", value_parser = output_folder(), help_heading = "Output")]
     pub out: Option<PathBuf>,
     /// For detectors with masks: write `NAME-NNN-CLASS.png` for each object, white where it is, to this folder; NAME is that of the
     /// input, `NAME-2` and so on for further inputs of that name
-    #[arg(long, value_name = "DIR", conflicts_with = "frames", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), conflicts_with = "frames", help_heading = "Output")]
     pub masks: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]

@@ -1,5 +1,5 @@
 use super::command_line;
-use crate::args::Common;
+use crate::args::{Common, output_folder};
 use crate::output::print;
 use anyhow::bail;
 use bessemer_bench::quickstart::{self, TARGET_ACCURACY};
@@ -18,7 +18,7 @@ EXAMPLES:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
     /// Folder in which the folder of results is made
-    #[arg(long, value_name = "DIR", default_value = "runs", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), default_value = "runs", help_heading = "Output")]
     pub out: PathBuf,
 }
 

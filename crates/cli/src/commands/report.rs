@@ -1,3 +1,4 @@
+use crate::args::output_file;
 use crate::output::print;
 use anyhow::Context;
 use bessemer_bench::report::{Reference, Report, read};
@@ -24,10 +25,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     pub reference: Option<Reference>,
     /// Write one HTML file that needs nothing beside it
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
     pub html: Option<PathBuf>,
     /// Write Markdown
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 }
 

@@ -180,7 +180,7 @@ impl CudaDevice {
             instruction_sets: Vec::new(),
             instruction_set: "",
             threads: 1,
-            has_bf16: info.capability[0] >= 8,
+            bf16: (info.capability[0] >= 8).then_some("tensor cores"),
         };
         CudaDevice { gpu: Arc::new(gpu), properties }
     }
@@ -241,8 +241,8 @@ impl Device for CudaDevice {
         DeviceLimits {
             fp32_flops: cycles * cores,
             // Half as many as of 16 bits (the same white papers).
-            tf32_flops: self.properties.has_bf16.then_some(cycles * tensor_cores / 2.0),
-            bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
+            tf32_flops: self.properties.bf16.map(|_| cycles * tensor_cores / 2.0),
+            bf16_flops: self.properties.bf16.map(|_| cycles * tensor_cores),
             f16_flops: Some(cycles * tensor_cores),
             read_bytes: info.memory_bytes_per_s(),
         }

@@ -67,8 +67,8 @@ pub struct DeviceProperties {
     pub instruction_set: &'static str,
     /// Threads of the host that compute.
     pub threads: usize,
-    /// Whether products of `bf16` operands have arithmetic of their own.
-    pub has_bf16: bool,
+    /// What multiplies `bf16` operands, such as `AMX tiles`; `None` where they are converted first.
+    pub bf16: Option<&'static str>,
 }
 
 /// Limits of a device, measured or nominal.
