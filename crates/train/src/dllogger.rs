@@ -1,12 +1,13 @@
 //! The run as a DLLogger stream (github.com/NVIDIA/dllogger, JSON backend): `DLLL ` and one JSON object a line, with the
-//! metric names of the ResNet-50 scripts in NVIDIA DeepLearningExamples.
+//! metric names of the ResNet-50 scripts in NVIDIA DeepLearningExamples (PyTorch), and beside them those of its scripts for the model
+//! ([`ReferenceNames`](crate::tasks::ReferenceNames)).
 //!
 //! Per iteration `[epoch, iteration]`, per epoch `[epoch]`, for the run `[]`. Rates over an epoch or a run are samples
 //! over time, not means of rates. Times of day are UTC.
 
 use crate::clock::date_time;
 use crate::events::{EndInfo, EvalInfo, Event, EventBody, Header, RunInfo, StepInfo};
-use crate::tasks::{MetricSchema, Scale};
+use crate::tasks::{MetricSchema, ReferenceName, ReferenceNames, Scale};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,16 +15,26 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// `(metric, unit, format)`; a rate has no unit of its own.
-const TRAIN_METADATA: [(&str, Option<&str>, &str); 7] = [
+const TRAIN_METADATA: [(&str, Option<&str>, &str); 8] = [
     ("train.loss", Some("none"), ":.5f"),
     ("train.compute_ips", None, ":.2f"),
     ("train.total_ips", None, ":.2f"),
     ("train.data_time", Some("s"), ":.5f"),
     ("train.compute_time", Some("s"), ":.5f"),
     ("train.lr", Some("none"), ":.5f"),
+    ("train.step_time", Some("s"), ":.5f"),
     ("train.grad_scale", Some("none"), ":.1f"),
 ];
-const VAL_RATES: [(&str, Option<&str>, &str); 2] = [("val.compute_ips", None, ":.2f"), ("val.total_ips", None, ":.2f")];
+const VAL_METADATA: [(&str, Option<&str>, &str); 3] =
+    [("val.compute_ips", None, ":.2f"), ("val.total_ips", None, ":.2f"), ("val.time", Some("s"), ":.2f")];
+/// Of the run alone: samples a second of each rank, mean loss of the last epoch, loss of the last step, time of all steps, and of all.
+const RUN_METADATA: [(&str, Option<&str>, &str); 5] = [
+    ("train.rank_ips", None, ":.2f"),
+    ("train.epoch_loss", Some("none"), ":.5f"),
+    ("train.final_loss", Some("none"), ":.5f"),
+    ("train.time", Some("s"), ":.2f"),
+    ("run.time", Some("s"), ":.2f"),
+];
 
 /// Turns events into DLLogger lines.
 #[derive(Debug)]
@@ -35,6 +46,9 @@ pub struct DllWriter<W> {
     run_totals: Totals,
     last_eval: Map<String, Value>,
     eval_is_new: bool,
+    ranks: usize,
+    epoch_loss: Option<f64>,
+    final_loss: Option<f64>,
 }
 
 impl DllWriter<File> {
@@ -58,6 +72,9 @@ impl<W: Write> DllWriter<W> {
             run_totals: Totals::default(),
             last_eval: Map::new(),
             eval_is_new: false,
+            ranks: 1,
+            epoch_loss: None,
+            final_loss: None,
         }
     }
 
@@ -84,6 +101,7 @@ impl<W: Write> DllWriter<W> {
     }
 
     fn run(&mut self, header: &Header, info: &RunInfo) -> io::Result<()> {
+        self.ranks = info.hosts.len().max(1);
         let mut parameters = Map::new();
         flatten("", &info.recipe, &mut parameters);
         parameters.insert("command".to_owned(), json!(info.command.join(" ")));
@@ -96,7 +114,7 @@ impl<W: Write> DllWriter<W> {
 
     fn metadata(&mut self, header: &Header) -> io::Result<()> {
         let metric_schema = self.metric_schema;
-        let rate = |(metric, unit, format): (&str, Option<&'static str>, &'static str)| {
+        let known = |(metric, unit, format): (&str, Option<&'static str>, &'static str)| {
             (metric.to_owned(), unit.unwrap_or(metric_schema.unit), format)
         };
         let scale = |scale: Scale| (scale.unit(), if scale == Scale::Fraction { ":.2f" } else { ":.5f" });
@@ -106,8 +124,26 @@ impl<W: Write> DllWriter<W> {
         };
         let parts = metric_schema.parts.iter().map(|name| described("train", name));
         let metrics = metric_schema.metrics.iter().map(|metric| described("val", metric.name));
-        let train = TRAIN_METADATA.into_iter().map(rate).chain(parts);
-        for (metric, unit, format) in train.chain(metrics).chain(VAL_RATES.into_iter().map(rate)) {
+        let train = TRAIN_METADATA.into_iter().map(known).chain(parts);
+        let rest = VAL_METADATA.into_iter().chain(RUN_METADATA).map(known);
+        let mut all: Vec<_> = train.chain(metrics).chain(rest).collect();
+        let ReferenceNames { always, summary } = metric_schema.reference;
+        for name in always.iter().chain(summary) {
+            let shared = all.iter().find(|(metric, _, _)| metric == name.shared);
+            let (_, unit, format) = *shared.expect("a reference name of something that is logged");
+            let unit = match name.factor {
+                1.0 => unit,
+                factor => {
+                    if factor > 1.0 {
+                        Scale::Fraction.unit()
+                    } else {
+                        Scale::Plain.unit()
+                    }
+                }
+            };
+            all.push((name.reference.to_owned(), unit, format));
+        }
+        for (metric, unit, format) in all {
             let metadata = json!({"unit": unit, "format": format});
             self.line(header, "METADATA", &[("metric", json!(metric)), ("metadata", metadata)])?;
         }
@@ -123,24 +159,48 @@ impl<W: Write> DllWriter<W> {
         totals.add(info);
         self.epoch_totals.add(info);
         self.run_totals.add(info);
-        self.log(header, json!([info.epoch, info.batch]), totals.metrics(self.metric_schema))
+        self.final_loss = Some(info.loss);
+        let metrics = self.with_reference(totals.metrics(self.metric_schema), &[]);
+        self.log(header, json!([info.epoch, info.batch]), metrics)
     }
 
     fn end_epoch(&mut self, header: &Header) -> io::Result<()> {
         let Some(epoch) = self.epoch.take() else { return Ok(()) };
-        let mut metrics = std::mem::take(&mut self.epoch_totals).metrics(self.metric_schema);
+        let totals = std::mem::take(&mut self.epoch_totals);
+        self.epoch_loss = Some(totals.loss / totals.samples as f64);
+        let mut metrics = totals.metrics(self.metric_schema);
         if std::mem::take(&mut self.eval_is_new) {
             metrics.extend(self.last_eval.clone());
         }
+        let metrics = self.with_reference(metrics, &[]);
         self.log(header, json!([epoch]), metrics)
     }
 
     fn end(&mut self, header: &Header, info: &EndInfo) -> io::Result<()> {
         self.end_epoch(header)?;
+        let Totals { samples, step_s, .. } = self.run_totals;
         let mut metrics = self.run_totals.metrics(self.metric_schema);
         metrics.extend(self.last_eval.clone());
+        let losses = [("train.epoch_loss", self.epoch_loss), ("train.final_loss", self.final_loss)];
+        let rank_ips = (step_s > 0.0).then(|| samples as f64 / step_s / self.ranks as f64);
+        let times = [("train.rank_ips", rank_ips), ("train.time", Some(step_s)), ("run.time", Some(header.elapsed))];
+        for (name, value) in losses.into_iter().chain(times) {
+            metrics.extend(value.map(|value| (name.to_owned(), number(value))));
+        }
+        let mut metrics = self.with_reference(metrics, self.metric_schema.reference.summary);
         metrics.insert("status".to_owned(), json!(info.status));
         self.log(header, json!([]), metrics)
+    }
+
+    /// Also under the names of NVIDIA's scripts: those that all lines have, and `more`.
+    fn with_reference(&self, mut metrics: Map<String, Value>, more: &[ReferenceName]) -> Map<String, Value> {
+        for name in self.metric_schema.reference.always.iter().chain(more) {
+            if let Some(value) = metrics.get(name.shared) {
+                let scaled = value.as_f64().map_or_else(|| value.clone(), |value| number(value * name.factor));
+                metrics.insert(name.reference.to_owned(), scaled);
+            }
+        }
+        metrics
     }
 
     fn log(&mut self, header: &Header, step: Value, data: Map<String, Value>) -> io::Result<()> {
@@ -201,6 +261,7 @@ impl Totals {
         put("train.data_time", self.data_s / steps);
         put("train.compute_time", self.compute_s / steps);
         put("train.lr", self.lr);
+        put("train.step_time", self.step_s / steps);
         if let Some(scale) = self.loss_scale {
             put("train.grad_scale", scale);
         }
@@ -216,8 +277,12 @@ fn eval_metrics(info: &EvalInfo, metric_schema: &MetricSchema) -> Map<String, Va
         |(name, value): (&String, &f64)| (format!("val.{name}"), number(metric_schema.scale(name).shown(*value)));
     let named = info.metrics.iter().map(shown);
     let samples = info.samples as f64;
-    let rates = [("val.compute_ips", samples / info.compute_s), ("val.total_ips", samples / info.eval_s)];
-    named.chain(rates.map(|(name, value)| (name.to_owned(), number(value)))).collect()
+    let speed = [
+        ("val.compute_ips", samples / info.compute_s),
+        ("val.total_ips", samples / info.eval_s),
+        ("val.time", info.eval_s),
+    ];
+    named.chain(speed.map(|(name, value)| (name.to_owned(), number(value)))).collect()
 }
 
 /// JSON has no NaN and no infinities: they become text.
@@ -244,9 +309,14 @@ mod tests {
     use super::*;
     use crate::events::Status;
     use crate::tasks::classification::TERMS;
+    use crate::tasks::metric_schema;
 
     fn lines(events: &[Event]) -> Vec<Value> {
-        let mut writer = DllWriter::new(Vec::new(), &TERMS);
+        lines_of(&TERMS, events)
+    }
+
+    fn lines_of(metric_schema: &'static MetricSchema, events: &[Event]) -> Vec<Value> {
+        let mut writer = DllWriter::new(Vec::new(), metric_schema);
         events.iter().for_each(|event| writer.write(event).unwrap());
         let text = String::from_utf8(writer.sink).unwrap();
         text.lines().map(|line| serde_json::from_str(line.strip_prefix("DLLL ").unwrap()).unwrap()).collect()
@@ -329,6 +399,38 @@ mod tests {
         assert_eq!((&logs[4]["data"]["train.loss"], &logs[5]["data"]["train.loss"]), (&json!(6.0), &json!(4.0)));
         assert!(logs[4]["data"].get("val.top1").is_none(), "an epoch without an evaluation");
         assert_eq!((&logs[5]["data"]["val.top1"], &logs[5]["data"]["status"]), (&json!(75.12), &json!("done")));
+    }
+
+    #[test]
+    fn models_have_the_names_of_their_scripts_too() {
+        let found = |model: &str| {
+            let lines = lines_of(metric_schema(model), &run());
+            let iteration = lines.iter().find(|line| line["step"] == json!([0, 0])).unwrap()["data"].clone();
+            (iteration, lines.last().unwrap()["data"].clone())
+        };
+        let (iteration, summary) = found("bert-base");
+        assert_eq!((&iteration["average_loss"], &iteration["learning_rate"]), (&json!(4.0), &json!(0.1)));
+        assert_eq!(summary["training_sequences_per_second"], 64.0);
+        assert_eq!((&summary["final_loss"], &summary["raw_train_time"]), (&json!(6.0), &json!(1.5)));
+        let (iteration, summary) = found("electra-base");
+        assert_eq!((&iteration["total_loss"], &summary["train_perf"]), (&json!(4.0), &json!(80.0)));
+        let (_, summary) = found("efficientdet-d0");
+        let rates = ["avg_fps_training", "avg_fps_training_per_GPU", "avg_latency_training", "training_loss"];
+        assert_eq!(rates.map(|name| summary[name].as_f64().unwrap()), [64.0, 64.0, 0.5, 6.0]);
+        let (iteration, summary) = found("mask-rcnn");
+        assert_eq!((&iteration["train_latency"], &summary["train_time"]), (&json!(0.5), &json!(1.5)));
+    }
+
+    #[test]
+    fn shares_are_what_the_scripts_make_of_them() {
+        let metrics = [("bbox_ap".to_owned(), 0.375), ("segm_ap".to_owned(), 0.25)].into();
+        let eval = EvalInfo { metrics, samples: 100, eval_s: 2.0, compute_s: 1.0, ..Default::default() };
+        let header = Header::default();
+        let end = run().pop().unwrap();
+        let events = [Event::new(header, RunInfo::default()), Event::new(header, eval), end];
+        let summary = |model: &str| lines_of(metric_schema(model), &events).pop().unwrap()["data"].clone();
+        assert_eq!(summary("efficientdet-d0")["validation_accuracy_mAP"], 37.5);
+        assert_eq!((&summary("mask-rcnn")["AP"], &summary("mask-rcnn")["mask_AP"]), (&json!(0.375), &json!(0.25)));
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Metric {
 }
 
 /// The vocabulary of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MetricSchema {
     /// What samples are: `images`.
     pub samples: &'static str,
@@ -94,6 +94,45 @@ pub struct MetricSchema {
     pub metrics: &'static [Metric],
     /// The metric by which checkpoints are compared and which curves show, and when it is good.
     pub best: (&'static str, Better),
+    /// What NVIDIA's scripts for such models call numbers that are logged.
+    pub reference: ReferenceNames,
+}
+
+/// Names of numbers in the logs of NVIDIA's scripts for a model, which a DLLogger stream has beside those that all models share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReferenceNames {
+    /// In all lines that have the number: of steps, of epochs, and of the run.
+    pub always: &'static [ReferenceName],
+    /// In the line of the run alone.
+    pub summary: &'static [ReferenceName],
+}
+
+impl ReferenceNames {
+    /// Those that all models share are the only ones.
+    pub const NONE: Self = Self { always: &[], summary: &[] };
+}
+
+/// A name in the logs of NVIDIA's scripts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReferenceName {
+    /// The name that all models share: `train.total_ips`.
+    pub shared: &'static str,
+    /// That of the scripts: `training_sequences_per_second`.
+    pub reference: &'static str,
+    /// What the number is multiplied by there.
+    pub factor: f64,
+}
+
+impl ReferenceName {
+    /// The same number.
+    pub const fn new(shared: &'static str, reference: &'static str) -> Self {
+        Self { shared, reference, factor: 1.0 }
+    }
+
+    /// The same number times `factor`.
+    pub const fn times(self, factor: f64) -> Self {
+        Self { factor, ..self }
+    }
 }
 
 impl MetricSchema {

@@ -29,7 +29,7 @@ pub use bessemer_data::{Array, Batch, BatchRange, Feeds, Share};
 pub use feeds::Batches;
 pub(crate) use feeds::next_of;
 pub use load::LoadOptions;
-pub use metric_schema::{Better, Metric, MetricSchema, Scale};
+pub use metric_schema::{Better, Metric, MetricSchema, ReferenceName, ReferenceNames, Scale};
 pub use record::Record;
 pub use registry::metric_schema;
 

@@ -21,7 +21,8 @@ pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
 use super::{
-    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task, WeightOrigin,
+    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceNames, Score, Task,
+    WeightOrigin,
 };
 use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
@@ -54,6 +55,8 @@ pub static TERMS: MetricSchema = MetricSchema {
         Metric::plain("loss", "loss", Some("validation loss")),
     ],
     best: ("top1", Better::Higher),
+    // The names that all models share are those of ResNet-50's scripts.
+    reference: ReferenceNames::NONE,
 };
 
 /// The data and the model of a recipe.

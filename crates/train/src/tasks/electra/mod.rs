@@ -19,7 +19,7 @@ pub(crate) use recipe::ElectraRecipe;
 
 use self::batches::EvaluationFeeds;
 use super::text::{DatasetInfo, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, vocabulary_in};
-use super::{Better, Evaluation, Metric, MetricSchema, Score};
+use super::{Better, Evaluation, Metric, MetricSchema, ReferenceName, ReferenceNames, Score};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -70,6 +70,25 @@ pub static TERMS: MetricSchema = MetricSchema {
         Metric::share("disc_recall", "  recall", "recall in validation (%)", ["disc_found", "disc_replaced"]),
     ],
     best: ("loss", Better::Lower),
+    reference: ReferenceNames {
+        always: &[
+            ReferenceName::new("train.compute_ips", "train_perf"),
+            ReferenceName::new("train.loss", "total_loss"),
+            ReferenceName::new("train.mlm_loss", "masked_lm_loss"),
+            ReferenceName::new("train.mlm_accuracy", "masked_lm_accuracy"),
+            ReferenceName::new("train.sampled_accuracy", "sampled_masked_lm_accuracy").times(100.0),
+            ReferenceName::new("train.disc_loss", "disc_loss"),
+            ReferenceName::new("train.disc_accuracy", "disc_accuracy"),
+            // Shares are shown in percent, but not these two.
+            ReferenceName::new("train.disc_precision", "disc_precision").times(0.01),
+            ReferenceName::new("train.disc_recall", "disc_recall").times(0.01),
+        ],
+        summary: &[
+            ReferenceName::new("train.compute_ips", "training_sequences_per_second"),
+            ReferenceName::new("train.final_loss", "final_loss"),
+            ReferenceName::new("run.time", "e2e_train_time"),
+        ],
+    },
 };
 
 impl TextNetworks for Networks {

@@ -15,7 +15,7 @@ use crate::tasks::family::{
     Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
 };
 use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor, Shown};
-use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
+use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, ReferenceNames, Task};
 use crate::workload::{Fill, Mode, Work, Workload};
 use bessemer_models::{ModelError, Summary, WeightNames};
 use bessemer_nn::{Optimizer, Sgd};
@@ -53,6 +53,7 @@ static TERMS: MetricSchema = MetricSchema {
     parts: &[],
     metrics: &[Metric::share("accuracy", "accuracy", "points in the right class (%)", ["correct", "total"])],
     best: ("accuracy", Better::Higher),
+    reference: ReferenceNames::NONE,
 };
 
 /// Perceptrons.

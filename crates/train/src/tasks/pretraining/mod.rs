@@ -13,7 +13,7 @@ pub use infer::{FillOptions, Filled, MaskedToken, TokenScore, fill_masks};
 
 use super::loaded::AsLoaded;
 use super::text::{DatasetInfo, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
-use super::{Better, Evaluation, Metric, MetricSchema, Score};
+use super::{Better, Evaluation, Metric, MetricSchema, ReferenceName, ReferenceNames, Score};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -54,6 +54,15 @@ pub static TERMS: MetricSchema = MetricSchema {
         ),
     ],
     best: ("mlm_loss", Better::Lower),
+    reference: ReferenceNames {
+        always: &[ReferenceName::new("train.loss", "average_loss"), ReferenceName::new("train.lr", "learning_rate")],
+        summary: &[
+            ReferenceName::new("train.total_ips", "training_sequences_per_second"),
+            ReferenceName::new("train.final_loss", "final_loss"),
+            ReferenceName::new("train.time", "raw_train_time"),
+            ReferenceName::new("run.time", "e2e_train_time"),
+        ],
+    },
 };
 
 /// A BERT.

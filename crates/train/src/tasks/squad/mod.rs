@@ -14,7 +14,8 @@ pub use infer::{Answered, AskOptions, Reader};
 
 use super::loaded::{AsLoaded, Loaded};
 use super::{
-    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task, WeightOrigin,
+    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceName, ReferenceNames,
+    Score, Task, WeightOrigin,
 };
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, publish_content};
 use crate::error::TrainError;
@@ -44,8 +45,28 @@ const EXACT: Metric = exact("exact", "exact match", ["right", "total"]);
 const F1: Metric = Metric { axis: Some("F1 of answers (%)"), ..Metric::fraction("f1", "F1") };
 
 const fn metric_schema(parts: &'static [&'static str], metrics: &'static [Metric]) -> MetricSchema {
-    MetricSchema { samples: "windows", unit: "windows/s", parts, metrics, best: ("f1", Better::Higher) }
+    MetricSchema {
+        samples: "windows",
+        unit: "windows/s",
+        parts,
+        metrics,
+        best: ("f1", Better::Higher),
+        reference: REFERENCE,
+    }
 }
+
+const REFERENCE: ReferenceNames = ReferenceNames {
+    always: &[ReferenceName::new("train.loss", "step_loss"), ReferenceName::new("train.compute_ips", "train_perf")],
+    summary: &[
+        ReferenceName::new("train.compute_ips", "training_sequences_per_second"),
+        ReferenceName::new("train.epoch_loss", "final_loss"),
+        ReferenceName::new("train.time", "e2e_train_time"),
+        ReferenceName::new("val.compute_ips", "inference_sequences_per_second"),
+        ReferenceName::new("val.time", "e2e_inference_time"),
+        ReferenceName::new("val.exact", "exact_match"),
+        ReferenceName::new("val.f1", "F1"),
+    ],
+};
 
 /// Parts of the loss are mean cross entropies in nats; exact match and F1 are those of the official scripts, as fractions.
 pub static TERMS: MetricSchema = metric_schema(

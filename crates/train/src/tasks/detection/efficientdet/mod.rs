@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
 use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
-use crate::tasks::{Better, Metric, MetricSchema, WeightOrigin};
+use crate::tasks::{Better, Metric, MetricSchema, ReferenceName, ReferenceNames, WeightOrigin};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::efficientdet::{self, BACKBONE, DetectorOptions, DetectorSpec, NAMES, ZOO};
@@ -53,6 +53,17 @@ static TERMS: MetricSchema = MetricSchema {
         Metric::plain("box_loss", "  of boxes", None),
     ],
     best: (BOX_METRICS[0].0, Better::Higher),
+    reference: ReferenceNames {
+        always: &[],
+        summary: &[
+            ReferenceName::new("train.total_ips", "avg_fps_training"),
+            ReferenceName::new("train.rank_ips", "avg_fps_training_per_GPU"),
+            ReferenceName::new("train.step_time", "avg_latency_training"),
+            ReferenceName::new("train.epoch_loss", "training_loss"),
+            ReferenceName::new("run.time", "e2e_training_time"),
+            ReferenceName::new("val.bbox_ap", "validation_accuracy_mAP"),
+        ],
+    },
 };
 
 /// The bias of the layer that predicts classes: as many elements as classes times boxes of a position.

@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::{RunShape, train_config};
 use crate::tasks::family::{Benchmark, ModelInfo, SampleInfo};
-use crate::tasks::{Better, MetricSchema, WeightOrigin};
+use crate::tasks::{Better, MetricSchema, ReferenceName, ReferenceNames, WeightOrigin};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnOptions, MaskRcnnSpec, NAMES, ZOO};
@@ -61,6 +61,49 @@ static TERMS: MetricSchema = MetricSchema {
         mask_metric(11),
     ],
     best: (BOX_METRICS[0].0, Better::Higher),
+    reference: ReferenceNames {
+        always: &[
+            ReferenceName::new("train.loss", "loss"),
+            ReferenceName::new("train.lr", "learning_rate"),
+            ReferenceName::new("train.rpn_score_loss", "rpn_score_loss"),
+            ReferenceName::new("train.rpn_box_loss", "rpn_box_loss"),
+            ReferenceName::new("train.cls_loss", "fast_rcnn_class_loss"),
+            ReferenceName::new("train.box_loss", "fast_rcnn_box_loss"),
+            ReferenceName::new("train.mask_loss", "mask_rcnn_loss"),
+            ReferenceName::new("train.l2_loss", "l2_regularization_loss"),
+            ReferenceName::new("train.total_ips", "train_throughput"),
+            ReferenceName::new("train.step_time", "train_latency"),
+        ],
+        summary: &[
+            ReferenceName::new("train.time", "train_time"),
+            ReferenceName::new("val.total_ips", "test_throughput"),
+            ReferenceName::new("val.time", "test_time"),
+            ReferenceName::new("val.bbox_ap", "AP").times(0.01),
+            ReferenceName::new("val.bbox_ap50", "AP50").times(0.01),
+            ReferenceName::new("val.bbox_ap75", "AP75").times(0.01),
+            ReferenceName::new("val.bbox_ap_s", "APs").times(0.01),
+            ReferenceName::new("val.bbox_ap_m", "APm").times(0.01),
+            ReferenceName::new("val.bbox_ap_l", "APl").times(0.01),
+            ReferenceName::new("val.bbox_ar1", "ARmax1").times(0.01),
+            ReferenceName::new("val.bbox_ar10", "ARmax10").times(0.01),
+            ReferenceName::new("val.bbox_ar100", "ARmax100").times(0.01),
+            ReferenceName::new("val.bbox_ar_s", "ARs").times(0.01),
+            ReferenceName::new("val.bbox_ar_m", "ARm").times(0.01),
+            ReferenceName::new("val.bbox_ar_l", "ARl").times(0.01),
+            ReferenceName::new("val.segm_ap", "mask_AP").times(0.01),
+            ReferenceName::new("val.segm_ap50", "mask_AP50").times(0.01),
+            ReferenceName::new("val.segm_ap75", "mask_AP75").times(0.01),
+            ReferenceName::new("val.segm_ap_s", "mask_APs").times(0.01),
+            ReferenceName::new("val.segm_ap_m", "mask_APm").times(0.01),
+            ReferenceName::new("val.segm_ap_l", "mask_APl").times(0.01),
+            ReferenceName::new("val.segm_ar1", "mask_ARmax1").times(0.01),
+            ReferenceName::new("val.segm_ar10", "mask_ARmax10").times(0.01),
+            ReferenceName::new("val.segm_ar100", "mask_ARmax100").times(0.01),
+            ReferenceName::new("val.segm_ar_s", "mask_ARs").times(0.01),
+            ReferenceName::new("val.segm_ar_m", "mask_ARm").times(0.01),
+            ReferenceName::new("val.segm_ar_l", "mask_ARl").times(0.01),
+        ],
+    },
 };
 
 /// The bias of the layer that predicts classes.
