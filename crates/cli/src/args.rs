@@ -70,9 +70,9 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
-    #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
-    pub device: DeviceKind,
+    /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX [default: cpu]
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = device)]
+    pub device: Option<DeviceKind>,
     /// Numbers in which tensors are stored and products computed: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or several
     /// for `bench` and `compare` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
@@ -205,10 +205,15 @@ pub(crate) enum Checked {
 }
 
 impl Common {
+    /// The device that is asked for, or else the processors.
+    pub(crate) fn device_kind(&self) -> DeviceKind {
+        self.device.unwrap_or_default()
+    }
+
     pub(crate) fn device(&self) -> DeviceOptions {
         let best = DeviceOptions::default();
         DeviceOptions {
-            kind: self.device,
+            kind: self.device_kind(),
             instruction_set: self.isa.unwrap_or(best.instruction_set),
             threads: self.threads.unwrap_or(best.threads),
             gpu_libraries: self.gpu_libraries.clone(),
@@ -239,7 +244,7 @@ impl Common {
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
         let options = CompileOptions { fuse, recompute: self.recompute, ..CompileOptions::default() };
         let precision = self.precision().unwrap_or_default();
-        precision.options(self.device, options.clone()).unwrap_or(options)
+        precision.options(self.device_kind(), options.clone()).unwrap_or(options)
     }
 
     /// The precision asked for, if any.
@@ -262,7 +267,7 @@ impl Common {
     /// # Errors
     /// The device cannot be used.
     pub(crate) fn tell_emulation(&self, precision: Compute) -> Result<(), DeviceError> {
-        let is_native = match (precision, self.device) {
+        let is_native = match (precision, self.device_kind()) {
             (Compute::Fp32 | Compute::Tf32, _) | (Compute::Fp16, DeviceKind::Cuda { .. }) => true,
             (Compute::Fp16, DeviceKind::Cpu) => false,
             (Compute::Bf16, _) => self.device().open()?.properties().bf16.is_some(),
@@ -279,7 +284,7 @@ impl Common {
     /// # Errors
     /// Options that belong to a GPU, and to each other, without what they belong to.
     pub(crate) fn check_options(&self) -> Result<(), Usage> {
-        let problem = match (self.eager, self.check.is_some(), self.device) {
+        let problem = match (self.eager, self.check.is_some(), self.device_kind()) {
             (true, _, DeviceKind::Cpu) => "--eager is for --device cuda: on cpu nothing is recorded",
             (false, true, _) => "--check is for --device cuda with --eager",
             _ => return Ok(()),
@@ -290,9 +295,9 @@ impl Common {
     /// # Errors
     /// Another device than the processors is asked for.
     pub(crate) fn only_cpu(&self, command: &str) -> Result<(), Usage> {
-        match self.device {
+        match self.device_kind() {
             DeviceKind::Cpu => Ok(()),
-            DeviceKind::Cuda { .. } => Err(Usage(format!("{command} runs on cpu alone, not on {}", self.device))),
+            device @ DeviceKind::Cuda { .. } => Err(Usage(format!("{command} runs on cpu alone, not on {device}"))),
         }
     }
 

@@ -13,6 +13,8 @@ use injection::{Fault, Phase, Site};
 use nodes::Trouble;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use tempfile::TempDir;
 
 /// The test harness keeps what is printed by its macros.
@@ -20,35 +22,44 @@ fn tell(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Injects this many faults, each again where its run had ended before it came, at most twice.
-fn inject(ranks: usize, count: usize, faults: impl IntoIterator<Item = Fault>) {
-    let folder = TempDir::new().unwrap();
-    let mut site = match Site::new(Path::new(env!("CARGO_BIN_EXE_bessemer")), folder.path(), ranks) {
-        Ok(site) => site,
-        Err(reason) => return tell(&format!("skipped: faults between {ranks} nodes: {reason}")),
-    };
-    let (mut number, mut injected, mut skipped) = (0, 0, 0);
-    for fault in faults {
-        for _ in 0..3 {
-            let outcome = site.inject(number, fault);
-            number += 1;
-            match outcome {
-                Ok(Some(outcome)) => {
-                    assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
-                    injected += 1;
-                    break;
-                }
-                Ok(None) => tell(&format!("missed: {fault}: the run had ended")),
-                Err(reason) => {
-                    tell(&format!("skipped: faults between {ranks} nodes: {fault}: {reason}"));
-                    skipped += 1;
-                    break;
+/// Injects faults, each again where its run had ended before it came, at most twice. Runs mostly wait until a silence has lasted, so
+/// that several go on beside each other, each between nodes of its own.
+fn inject(ranks: usize, runs: usize, faults: Vec<Fault>) {
+    let (next, injected, skipped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        let folder = TempDir::new().unwrap();
+        let mut site = match Site::new(Path::new(env!("CARGO_BIN_EXE_bessemer")), folder.path(), ranks) {
+            Ok(site) => site,
+            Err(reason) => return tell(&format!("skipped: faults between {ranks} nodes: {reason}")),
+        };
+        let take = || {
+            let index = next.fetch_add(1, Relaxed);
+            faults.get(index).map(|&fault| (index, fault))
+        };
+        while let Some((index, fault)) = take() {
+            for attempt in 0..3 {
+                match site.inject(index + attempt * faults.len(), fault) {
+                    Ok(Some(outcome)) => {
+                        assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
+                        injected.fetch_add(1, Relaxed);
+                        break;
+                    }
+                    Ok(None) => tell(&format!("missed: {fault}: the run had ended")),
+                    Err(reason) => {
+                        tell(&format!("skipped: faults between {ranks} nodes: {fault}: {reason}"));
+                        skipped.fetch_add(1, Relaxed);
+                        break;
+                    }
                 }
             }
         }
-    }
+    };
+    std::thread::scope(|scope| (0..runs).for_each(|_| drop(scope.spawn(work))));
+    let [injected, skipped] = [injected, skipped].map(AtomicUsize::into_inner);
     tell(&format!("{injected} faults injected between {ranks} nodes"));
-    assert_eq!(injected + skipped, count, "faults that were injected and, with a line for each, left out");
+    if next.into_inner() > 0 {
+        assert_eq!(injected + skipped, faults.len(), "faults that were injected and, with a line for each, left out");
+    }
 }
 
 #[test]
@@ -60,12 +71,12 @@ fn runs_end_with_a_message_and_go_on_behind_every_fault() {
         Fault::Kill(Phase::Save, rank) | Fault::Stop(rank) => *rank == 1,
         _ => false,
     };
-    inject(2, 13, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)));
+    inject(2, 3, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)).collect());
 }
 
 #[test]
 fn survivors_agree_on_who_is_lost() {
     let kills = (0..3).map(|rank| Fault::Kill(Phase::Step, rank));
     let others = [Fault::Halt(2), Fault::Network(Trouble::Down(1)), Fault::Kill(Phase::Save, 1), Fault::Stop(0)];
-    inject(3, 7, kills.chain(others));
+    inject(3, 2, kills.chain(others).collect());
 }

@@ -289,7 +289,13 @@ fn folders_that_cannot_be_written() {
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run(&format!("{TRAIN} --steps 1 --out file/run")).fails(2, &["file/run: is not a folder"]);
     run(&format!("{TRAIN} --steps 1 --out file")).fails(2, &["file: is not a folder"]);
-    run("bench infer resnet20-cifar --out file/results.jsonl").fails(1, &["file/results.jsonl"]);
-    run("quickstart --out file/runs --quiet").fails(1, &["file/runs"]);
-    run("data shapes --out file/shapes").fails(1, &["file/shapes: cannot create the folder"]);
+    run("bench infer resnet20-cifar --out file/results.jsonl").fails(2, &["there is no folder file"]);
+    for command in [
+        "quickstart --quiet --out file/runs",
+        "data shapes --out file/shapes",
+        "infer mask-rcnn-tiny x.png --weights w --out file",
+    ] {
+        run(command).fails(2, &["file is a file; name a folder"]);
+    }
+    run("compare --plan absent.toml").fails(2, &["absent.toml"]);
 }

@@ -119,6 +119,12 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = "it exists already, choose another name";
         return Err(TrainError::setting("the output", output.display(), allowed));
     }
+    if options.to != Names::HuggingFace
+        && let Some(folder) = output.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
+    {
+        let allowed = format!("there is no folder {}", folder.display());
+        return Err(TrainError::setting("the output", output.display(), allowed));
+    }
     if options.from == Some(Names::Onnx) {
         return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
     }

@@ -65,7 +65,7 @@ impl Source {
                 ))
                 .into());
             }
-            if several && common.device == DeviceKind::Cpu {
+            if several && common.device_kind() == DeviceKind::Cpu {
                 MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), options.mpi.family())?;
             }
             return Ok(Source::Fresh { process: Process::new(StopSignal::new())?, mpi: words(&options.mpi) });
@@ -75,8 +75,8 @@ impl Source {
         }
         let job = command_line()[1..].join(" ");
         let missing = |ranks: &[usize]| common.notify(&format!("waiting for the ranks {ranks:?}"));
-        prepare_libraries(common.device, &placement, &variables, true, common);
-        let via = (options.mpi.library(), common.device);
+        prepare_libraries(common.device_kind(), &placement, &variables, true, common);
+        let via = (options.mpi.library(), common.device_kind());
         let group = Group::join(&placement, &variables, via, &job, GroupOptions::default(), missing)?;
         let nodes = group.hosts().iter().collect::<BTreeSet<_>>().len().max(1);
         let there = Ranks { nodes, devices: group.size() / nodes };

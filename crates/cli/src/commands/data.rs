@@ -3,7 +3,7 @@ mod fetch;
 mod images;
 mod text;
 
-use crate::args::{Common, at_least_one, output_file};
+use crate::args::{Common, at_least_one, output_file, output_folder};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
@@ -177,7 +177,7 @@ EXAMPLES:
 #[command(after_help = DRAW_EXAMPLES)]
 pub(crate) struct Draw {
     /// Folder to write, which must be new or empty
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), help_heading = "Output")]
     pub out: PathBuf,
     /// Layout: one shape a picture in folders of classes, or scenes with boxes and masks
     #[arg(long, value_enum, default_value_t = Layout::ClassFolder, help_heading = "Output")]

@@ -98,7 +98,7 @@ fn pass(name: &str) -> Result<Pass, String> {
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let name = options.model.name();
-    let sheet = match common.device {
+    let sheet = match common.device_kind() {
         DeviceKind::Cuda { .. } => Some(Sheet::find(options.sheet.as_deref().unwrap_or(Sheet::DEFAULT))?),
         DeviceKind::Cpu => None,
     };

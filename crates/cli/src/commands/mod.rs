@@ -31,6 +31,8 @@ use crate::args::{Cli, Command, Common};
 use crate::failure::Usage;
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::{self, ZooModel};
+use std::fs;
+use std::path::Path;
 
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
@@ -47,10 +49,20 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     common.check_options()?;
     let common = &with_precision(common, &cli.command)?;
-    if let Some(precision) = common.precisions().into_iter().find(|precision| precision.on(common.device).is_none()) {
-        let allowed = Compute::all_on(common.device).map(Compute::name).collect::<Vec<_>>().join(", ");
-        let (name, device) = (precision.name(), common.device);
+    if let Some(precision) =
+        common.precisions().into_iter().find(|precision| precision.on(common.device_kind()).is_none())
+    {
+        let allowed = Compute::all_on(common.device_kind()).map(Compute::name).collect::<Vec<_>>().join(", ");
+        let (name, device) = (precision.name(), common.device_kind());
         return Err(Usage(format!("--precision {name}: allowed on {device}: {allowed}")).into());
+    }
+    if common.device.is_none()
+        && computes(&cli.command)
+        && let Some(gpu) = idle_gpu(Path::new("/proc/driver/nvidia/gpus"))
+    {
+        common.notify(&format!(
+            "note: this runs on the processors; --device cuda runs it on the GPU of this machine ({gpu})"
+        ));
     }
     match &cli.command {
         Command::Quickstart(options) => quickstart::run(options, common),
@@ -74,6 +86,23 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a command computes on one device, which may be a GPU.
+fn computes(command: &Command) -> bool {
+    match command {
+        Command::Train(_) | Command::Eval(_) | Command::Infer(_) => true,
+        Command::Bench(options) => options.model().is_some(),
+        _ => false,
+    }
+}
+
+/// The product name of a GPU by NVIDIA's driver, which has a folder for each.
+fn idle_gpu(folder: &Path) -> Option<String> {
+    let mut gpus = fs::read_dir(folder).ok()?.flatten();
+    let information = gpus.find_map(|gpu| fs::read_to_string(gpu.path().join("information")).ok())?;
+    let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
+    Some(model.trim().to_owned())
+}
+
 /// The command line as typed.
 pub(crate) fn command_line() -> Vec<String> {
     std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
@@ -85,7 +114,8 @@ fn with_precision(common: &Common, command: &Command) -> anyhow::Result<Common> 
     if common.amp {
         common.amp = false;
         let model = model_of(command, &common)?;
-        common.precision = vec![model.map_or(Compute::Bf16, |model| model.family().mixed_precision(common.device))];
+        common.precision =
+            vec![model.map_or(Compute::Bf16, |model| model.family().mixed_precision(common.device_kind()))];
     }
     Ok(common)
 }
@@ -101,4 +131,20 @@ fn model_of(command: &Command, common: &Common) -> anyhow::Result<Option<ZooMode
         Command::Compare(options) => options.model,
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_the_name_of_its_driver() {
+        let folder = tempfile::TempDir::new().unwrap();
+        assert_eq!(idle_gpu(&folder.path().join("absent")), None);
+        assert_eq!(idle_gpu(folder.path()), None);
+        let gpu = folder.path().join("0000:01:00.0");
+        fs::create_dir(&gpu).unwrap();
+        fs::write(gpu.join("information"), "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\n").unwrap();
+        assert_eq!(idle_gpu(folder.path()).as_deref(), Some("NVIDIA H200"));
+    }
 }

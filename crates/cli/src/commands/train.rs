@@ -100,7 +100,7 @@ const SAMPLES: usize = 40;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
-    let group = options.ranks.join(&recipe.to_toml(), common.device, common)?;
+    let group = options.ranks.join(&recipe.to_toml(), common.device_kind(), common)?;
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }

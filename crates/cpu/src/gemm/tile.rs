@@ -135,21 +135,31 @@ pub(crate) fn tile_fn<S: Simd>(layout: ALayout, rows: usize, cols: usize) -> Til
 
 const fn table<S: Simd, const VECTORS: usize, A: Operand>() -> [TileFn; MAX_TILE_ROWS] {
     [
-        tile::<S, 1, VECTORS, A>,
-        tile::<S, 2, VECTORS, A>,
-        tile::<S, 3, VECTORS, A>,
-        tile::<S, 4, VECTORS, A>,
-        tile::<S, 5, VECTORS, A>,
-        tile::<S, 6, VECTORS, A>,
-        tile::<S, 7, VECTORS, A>,
-        tile::<S, 8, VECTORS, A>,
-        tile::<S, 9, VECTORS, A>,
-        tile::<S, 10, VECTORS, A>,
-        tile::<S, 11, VECTORS, A>,
-        tile::<S, 12, VECTORS, A>,
-        tile::<S, 13, VECTORS, A>,
-        tile::<S, 14, VECTORS, A>,
+        entry::<S, 1, VECTORS, A>(),
+        entry::<S, 2, VECTORS, A>(),
+        entry::<S, 3, VECTORS, A>(),
+        entry::<S, 4, VECTORS, A>(),
+        entry::<S, 5, VECTORS, A>(),
+        entry::<S, 6, VECTORS, A>(),
+        entry::<S, 7, VECTORS, A>(),
+        entry::<S, 8, VECTORS, A>(),
+        entry::<S, 9, VECTORS, A>(),
+        entry::<S, 10, VECTORS, A>(),
+        entry::<S, 11, VECTORS, A>(),
+        entry::<S, 12, VECTORS, A>(),
+        entry::<S, 13, VECTORS, A>(),
+        entry::<S, 14, VECTORS, A>(),
     ]
+}
+
+/// The tile of a size, if the instruction set has it. Chosen where constants are computed, so that no other ones are compiled.
+const fn entry<S: Simd, const ROWS: usize, const VECTORS: usize, A: Operand>() -> TileFn {
+    if ROWS > S::TILE_ROWS || VECTORS > S::TILE_VECTORS { no_tile } else { tile::<S, ROWS, VECTORS, A> }
+}
+
+/// In place of tiles that an instruction set does not have.
+fn no_tile(_: &TileArgs<'_>) {
+    unreachable!("the instruction set has no tile of this size");
 }
 
 /// Where a tile finds the elements of A.
@@ -261,9 +271,6 @@ impl<S: Simd> Operand for Columns<S> {
 /// # Safety
 /// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps, and A lies as `A` says.
 unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, A: Operand>(t: &TileArgs<'_>) {
-    if ROWS > S::TILE_ROWS || VECTORS > S::TILE_VECTORS {
-        unreachable!("no tile of {ROWS} rows and {VECTORS} vectors");
-    }
     // SAFETY: the caller's promises.
     unsafe { S::run_op(Tile::<ROWS, VECTORS, A>(t, PhantomData)) }
 }

@@ -1,7 +1,7 @@
 //! Images with objects in COCO's layout: prepare, verify, sample, and measure the loader.
 
 use super::JPEG_QUALITY;
-use crate::args::{Common, at_least_one};
+use crate::args::{Common, at_least_one, output_file, output_folder};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
@@ -62,7 +62,7 @@ EXAMPLES:
 #[command(after_help = PREPARE_EXAMPLES)]
 pub(crate) struct Prepare {
     /// Folder to write to; it may hold shards of the other split
-    #[arg(value_name = "OUT")]
+    #[arg(value_name = "OUT", value_parser = output_folder())]
     pub out: PathBuf,
     /// Folder of the images
     #[arg(long, value_name = "DIR", help_heading = "Input")]
@@ -157,7 +157,7 @@ pub(crate) struct Sample {
           help_heading = "Samples")]
     pub count: usize,
     /// The PNG or JPEG file to write
-    #[arg(long, value_name = "FILE", default_value = "sample.png", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", value_parser = output_file(), default_value = "sample.png", help_heading = "Output")]
     pub out: PathBuf,
 }
 

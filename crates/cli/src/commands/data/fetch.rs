@@ -1,6 +1,6 @@
 //! Public data sets: download and unpack.
 
-use crate::args::Common;
+use crate::args::{Common, output_folder};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
@@ -41,7 +41,7 @@ pub(crate) struct Fetch {
     #[arg(long, value_name = "URL", help_heading = "Download")]
     pub from: Option<String>,
     /// Folder to write [default: the name of the data set]
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder(), help_heading = "Output")]
     pub out: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
