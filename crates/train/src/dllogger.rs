@@ -1,6 +1,6 @@
 //! The run as a DLLogger stream (github.com/NVIDIA/dllogger, JSON backend): `DLLL ` and one JSON object a line, with the
 //! metric names of the ResNet-50 scripts in NVIDIA DeepLearningExamples (PyTorch), and beside them those of its scripts for the model
-//! ([`ReferenceNames`](crate::tasks::ReferenceNames)).
+//! ([`ReferenceNames`]).
 //!
 //! Per iteration `[epoch, iteration]`, per epoch `[epoch]`, for the run `[]`. Rates over an epoch or a run are samples
 //! over time, not means of rates. Times of day are UTC.
