@@ -414,6 +414,8 @@ mod tests {
         assert_eq!((&summary["final_loss"], &summary["raw_train_time"]), (&json!(6.0), &json!(1.5)));
         let (iteration, _) = found("electra-base");
         assert_eq!((&iteration["total_loss"], &iteration["train_perf"]), (&json!(4.0), &json!(80.0)));
+        let (iteration, summary) = found("electra-squad");
+        assert_eq!((&iteration["step_loss"], &summary["final_loss"]), (&json!(4.0), &json!(6.0)));
         let (_, summary) = found("efficientdet-d0");
         let rates = ["avg_fps_training", "avg_fps_training_per_GPU", "avg_latency_training", "training_loss"];
         assert_eq!(rates.map(|name| summary[name].as_f64().unwrap()), [64.0, 64.0, 0.5, 6.0]);
