@@ -22,9 +22,10 @@ fn tell(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Injects faults, each again where its run had ended before it came, at most twice. Runs mostly wait until a silence has lasted, so
-/// that several go on beside each other, each between nodes of its own.
-fn inject(ranks: usize, runs: usize, faults: Vec<Fault>) {
+/// Injects this many faults, each again where its run had ended before it came, at most twice. Ranks mostly wait for a rank that is
+/// silent, so that several runs are made at once, each between other nodes.
+fn inject(ranks: usize, runs: usize, count: usize, faults: impl IntoIterator<Item = Fault>) {
+    let faults: Vec<Fault> = faults.into_iter().collect();
     let (next, injected, skipped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         let folder = TempDir::new().unwrap();
@@ -54,11 +55,15 @@ fn inject(ranks: usize, runs: usize, faults: Vec<Fault>) {
             }
         }
     };
-    std::thread::scope(|scope| (0..runs).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        for _ in 0..runs {
+            scope.spawn(work);
+        }
+    });
     let [injected, skipped] = [injected, skipped].map(AtomicUsize::into_inner);
     tell(&format!("{injected} faults injected between {ranks} nodes"));
     if next.into_inner() > 0 {
-        assert_eq!(injected + skipped, faults.len(), "faults that were injected and, with a line for each, left out");
+        assert_eq!(injected + skipped, count, "faults that were injected and, with a line for each, left out");
     }
 }
 
@@ -71,12 +76,12 @@ fn runs_end_with_a_message_and_go_on_behind_every_fault() {
         Fault::Kill(Phase::Save, rank) | Fault::Stop(rank) => *rank == 1,
         _ => false,
     };
-    inject(2, 3, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)).collect());
+    inject(2, 3, 13, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)));
 }
 
 #[test]
 fn survivors_agree_on_who_is_lost() {
     let kills = (0..3).map(|rank| Fault::Kill(Phase::Step, rank));
     let others = [Fault::Halt(2), Fault::Network(Trouble::Down(1)), Fault::Kill(Phase::Save, 1), Fault::Stop(0)];
-    inject(3, 2, kills.chain(others).collect());
+    inject(3, 2, 7, kills.chain(others));
 }

@@ -289,7 +289,8 @@ fn folders_that_cannot_be_written() {
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run(&format!("{TRAIN} --steps 1 --out file/run")).fails(2, &["file/run: is not a folder"]);
     run(&format!("{TRAIN} --steps 1 --out file")).fails(2, &["file: is not a folder"]);
-    run("bench infer resnet20-cifar --out file/results.jsonl").fails(2, &["there is no folder file"]);
+    run("bench infer resnet20-cifar --out file/results.jsonl")
+        .fails(2, &["file/results.jsonl", "there is no folder file"]);
     for command in [
         "quickstart --quiet --out file/runs",
         "data shapes --out file/shapes",

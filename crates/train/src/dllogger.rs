@@ -133,13 +133,8 @@ impl<W: Write> DllWriter<W> {
             let (_, unit, format) = *shared.expect("a reference name of something that is logged");
             let unit = match name.factor {
                 1.0 => unit,
-                factor => {
-                    if factor > 1.0 {
-                        Scale::Fraction.unit()
-                    } else {
-                        Scale::Plain.unit()
-                    }
-                }
+                factor if factor > 1.0 => Scale::Fraction.unit(),
+                _ => Scale::Plain.unit(),
             };
             all.push((name.reference.to_owned(), unit, format));
         }
