@@ -5,6 +5,7 @@ pub use bessemer_train::machine::{available_memory, total_memory};
 use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::path::Path;
 
 /// The machine as `bessemer doctor` reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,8 +133,8 @@ fn kilobytes(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
-/// The first line `name: value` of a file.
-fn field(path: &str, name: &str) -> Option<String> {
+/// The value of the first line `name: value` of a file.
+pub fn field(path: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines()
         .filter_map(|line| line.split_once(':'))

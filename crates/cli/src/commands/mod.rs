@@ -29,6 +29,7 @@ pub(crate) mod weights;
 
 use crate::args::{Cli, Command, Common};
 use crate::failure::Usage;
+use bessemer_bench::machine::field;
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use std::fs;
@@ -98,9 +99,7 @@ fn computes(command: &Command) -> bool {
 /// The product name of a GPU by NVIDIA's driver, which has a folder for each.
 fn idle_gpu(folder: &Path) -> Option<String> {
     let mut gpus = fs::read_dir(folder).ok()?.flatten();
-    let information = gpus.find_map(|gpu| fs::read_to_string(gpu.path().join("information")).ok())?;
-    let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
-    Some(model.trim().to_owned())
+    gpus.find_map(|gpu| field(gpu.path().join("information"), "Model"))
 }
 
 /// The command line as typed.
