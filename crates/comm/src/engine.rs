@@ -4,7 +4,7 @@ use crate::CommError;
 use crate::exchange::AllGather;
 use crate::probe::{Link, LinkProbe};
 use crate::reduce::{AllReduce, Reduction, Wire};
-use crate::transport::{Operation, Pause, Step, Transport};
+use crate::transport::{Operation, Pause, Step, Transport, complete};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -16,6 +16,9 @@ const CAUSE: Duration = Duration::from_secs(2);
 
 /// Between looks at the job while a collective is waited for.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Between calls of the transport while nothing is under way.
+const IDLE: Duration = Duration::from_millis(1);
 
 /// Whether messages of this process failed.
 static FAILED: AtomicBool = AtomicBool::new(false);
@@ -213,7 +216,10 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
     let mut pause = Pause::default();
     loop {
         let command = match active.is_empty() {
-            true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+            true => commands.recv_timeout(IDLE).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            }),
             false => commands.try_recv(),
         };
         match command {
@@ -229,12 +235,11 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 pause.reset();
             }
             Err(TryRecvError::Disconnected) if active.is_empty() => {
-                // A rank may be lost while nothing was under way: MPI must not end in good order then, which waits for all ranks.
-                if watch().is_err() {
-                    transport.cancel();
-                }
+                leave(transport, sequence, watch);
                 return;
             }
+            // Other ranks may wait for what the transport has kept of sends that are complete.
+            Err(TryRecvError::Empty) if active.is_empty() && failure.is_none() => transport.progress(),
             Err(_) => {}
         }
         let (mut at, mut advanced) = (0, false);
@@ -267,6 +272,19 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 command.reply(Err(error.clone()));
             }
         }
+    }
+}
+
+/// Waits until all ranks have ended what they had started, as a message layer may still be needed by others, and must not end in good
+/// order where a rank was lost, for which it would wait.
+fn leave(transport: &mut dyn Transport, sequence: u32, watch: &SharedWatch) {
+    if watch().is_err() {
+        transport.cancel();
+        return;
+    }
+    let mut last = AllGather::new(Vec::new(), transport.size());
+    if complete(&mut last, transport, sequence, watch).is_err() {
+        FAILED.store(true, Ordering::Relaxed);
     }
 }
 

@@ -293,6 +293,10 @@ impl Transport for Told {
         self.0.test(request)
     }
 
+    fn progress(&mut self) {
+        self.0.progress();
+    }
+
     fn cancel(&mut self) {
         self.1.store(true, Ordering::Relaxed);
         self.0.cancel();

@@ -39,6 +39,7 @@ fn as_rank() {
         "loss" => loss(&placement, &variables),
         "start" => start(&placement, &variables, LateWatch::new(Deadlines::default().join))
             .map_or_else(|error| error.to_string(), |_| "started".to_owned()),
+        "idle" => idle(&placement, &variables),
         "probe" => {
             let engine = start(&placement, &variables, LateWatch::new(Deadlines::default().join)).unwrap();
             format!("{:?}", engine.probe([0, 1]).unwrap())
@@ -126,6 +127,28 @@ fn loss(placement: &Placement, variables: &Variables) -> String {
     error.to_string()
 }
 
+/// Ranks wait for each other elsewhere than in MPI behind every sum, and rank 1 ends a second after rank 0.
+fn idle(placement: &Placement, variables: &Variables) -> String {
+    let watch = LateWatch::new(Deadlines::default().join);
+    let engine = start(placement, variables, watch.clone()).unwrap();
+    let Membership { server, control } = join(placement, &engine);
+    watch.set(&control);
+    let values = vec![1.0; 75_000];
+    for round in 0..500 {
+        let summed = engine.all_reduce(&[&values], BUCKETS[7].1, BUCKETS[7].2).wait();
+        if let Err(error) = summed.and_then(|_| control.all_gather(&[], Some(Duration::from_secs(5)))) {
+            return format!("round {round}: {error}");
+        }
+    }
+    std::thread::sleep(Duration::from_secs(placement.rank as u64));
+    drop(engine);
+    control.leave();
+    if let Some(server) = server {
+        server.close(Duration::from_secs(10));
+    }
+    "ended".to_owned()
+}
+
 /// A line that the test harness does not keep for itself.
 fn note(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
@@ -152,6 +175,11 @@ fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str, library: Option<&Path
     let mut command = launcher.command(ranks, program.as_os_str(), &arguments);
     if let Some(library) = library {
         command.env(LIBRARY, library);
+    }
+    if role == "idle" {
+        // As between nodes, over connections that are full at once.
+        let buffers = [("OMPI_MCA_btl_tcp_sndbuf", "65536"), ("OMPI_MCA_btl_tcp_rcvbuf", "65536")];
+        command.envs([("OMPI_MCA_btl", "tcp,self"), ("UCX_TLS", "tcp,self")]).envs(buffers);
     }
     let output = command.env(ROLE, role).env(FOLDER, folder.path()).output().unwrap();
     let report = |rank: usize| std::fs::read_to_string(folder.path().join(rank.to_string())).ok();
@@ -229,6 +257,16 @@ fn a_lost_rank_is_named_on_the_others() {
             assert!(report.starts_with(&expected), "{report}");
         }
         assert_eq!(reports[2], None);
+    }
+}
+
+#[test]
+fn ranks_with_nothing_to_do_send_what_they_owe_and_end_together() {
+    for family in [Family::OpenMpi, Family::Mpich] {
+        let Some(launcher) = launcher(family) else { continue };
+        let (reports, output) = ranks(&launcher, 2, "idle", None);
+        assert_eq!(reports, vec![Some("ended".to_owned()); 2], "{family:?}: {output:?}");
+        assert!(output.status.success(), "{output:?}");
     }
 }
 

@@ -296,6 +296,14 @@ impl Site {
         let (step, had_met) = (run.steps(), run.path("run/recipe.toml").is_file());
         let begun = Instant::now();
         let halted = self.bring(fault, &run)?;
+        if fault.ends_the_run() && run.steps() >= STEPS {
+            // The moment was seen too late: ranks need each other no more.
+            drop(halted);
+            run.end();
+            self.nodes.clear();
+            self.nodes.heal()?;
+            return Ok(None);
+        }
         let mut outcome = Outcome {
             fault: fault.kind(),
             rank: fault.rank(),
@@ -594,6 +602,10 @@ while :; do
     code=$?
     kill -0 $child 2>/dev/null || break
 done
+# A wait that a signal ends has the number of the signal, not what the command ended with.
+wait $child
+again=$?
+[ $again -eq 127 ] || code=$again
 echo $code >"$folder/code.$rank"
 [ $code -lt 128 ] || kill -s $((code - 128)) $$
 exit $code

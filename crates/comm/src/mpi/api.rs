@@ -5,6 +5,7 @@ use super::Family;
 use crate::CommError;
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int};
+use std::time::Duration;
 
 /// Declares the table of functions, and `load`, which fails where one is missing.
 macro_rules! functions {
@@ -47,6 +48,7 @@ functions!(
         fn MPI_Isend(*const u8, c_int, H, c_int, c_int, H, *mut H);
         fn MPI_Irecv(*mut u8, c_int, H, c_int, c_int, H, *mut H);
         fn MPI_Testall(c_int, *mut H, *mut c_int, usize);
+        fn MPI_Iprobe(c_int, c_int, H, *mut c_int, usize);
     }
 );
 
@@ -56,7 +58,8 @@ pub(super) struct Constants<H> {
     pub(super) byte: H,
     pub(super) errors_return: H,
     pub(super) request_null: H,
-    pub(super) statuses_ignore: usize,
+    /// For functions that give one status or several.
+    pub(super) status_ignore: usize,
     pub(super) thread_funneled: c_int,
 }
 
@@ -68,6 +71,9 @@ pub(super) struct Api<H> {
 
 /// A type of handles.
 pub(super) trait Handle: Copy + 'static {
+    /// Between the last message of all ranks and the end of MPI.
+    const QUIET: Duration;
+
     /// The constants of a library of this family, which has such handles.
     fn constants(family: Family, library: &'static Library, path: &str) -> Result<Constants<Self>, CommError>;
 }
@@ -81,13 +87,17 @@ impl<H: Handle> Api<H> {
 
 /// MPICH, Intel MPI, MVAPICH, Cray MPICH: `mpi.h` of MPICH 3 to 4, the "MPICH ABI compatibility initiative".
 impl Handle for i32 {
+    /// The end of MPICH before 4.2 over UCX waits for ever where a rank has served its connections while another one was closing them. So
+    /// all ranks are quiet first: so long may the last message take, where it is lost and sent again.
+    const QUIET: Duration = Duration::from_millis(500);
+
     fn constants(_: Family, _: &'static Library, _: &str) -> Result<Constants<i32>, CommError> {
         Ok(Constants {
             world: 0x4400_0000,
             byte: 0x4c00_010d,
             errors_return: 0x5400_0001,
             request_null: 0x2c00_0000,
-            statuses_ignore: 1,
+            status_ignore: 1,
             thread_funneled: 1,
         })
     }
@@ -95,6 +105,8 @@ impl Handle for i32 {
 
 /// Open MPI 4 and 5, whose handles are addresses of exported objects, and the standard ABI of MPI 5.0 (section 20).
 impl Handle for usize {
+    const QUIET: Duration = Duration::ZERO;
+
     fn constants(family: Family, library: &'static Library, path: &str) -> Result<Constants<usize>, CommError> {
         if family == Family::StandardAbi {
             return Ok(Constants {
@@ -102,7 +114,7 @@ impl Handle for usize {
                 byte: 0x247,
                 errors_return: 0x142,
                 request_null: 0x180,
-                statuses_ignore: 0,
+                status_ignore: 0,
                 thread_funneled: 1024,
             });
         }
@@ -118,7 +130,7 @@ impl Handle for usize {
             byte: address("ompi_mpi_byte")?,
             errors_return: address("ompi_mpi_errors_return")?,
             request_null: address("ompi_request_null")?,
-            statuses_ignore: 0,
+            status_ignore: 0,
             thread_funneled: 1,
         })
     }

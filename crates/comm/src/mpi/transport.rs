@@ -10,14 +10,12 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// `MPI_MAX_ERROR_STRING` of the family that has the longest.
 const MAX_ERROR: usize = 512;
 
-/// Between the last message and the end of MPI. MPICH over UCX before 4.2 closes connections, and then waits for all ranks without serving
-/// connections any more: where one of another rank is not made whole yet, both wait for ever.
-const QUIET: Duration = Duration::from_millis(100);
+/// Longest tag that any MPI has, which no operation uses.
+const UNUSED_TAG: c_int = 32767;
 
 /// MPI starts once in a process.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -152,13 +150,26 @@ impl<H: Handle> Transport for MpiTransport<H> {
         // SAFETY: one request of this library; statuses are not wanted.
         let code = unsafe {
             let test = self.api.functions.MPI_Testall;
-            test(1, &raw mut pending.request, &raw mut done, self.api.constants.statuses_ignore)
+            test(1, &raw mut pending.request, &raw mut done, self.api.constants.status_ignore)
         };
         self.api.check("MPI_Testall", code)?;
         if done == 0 {
             return Ok(None);
         }
         Ok(self.pending.remove(&request.0).map(|pending| pending.received))
+    }
+
+    /// Asks for a message that no rank sends, as any call serves connections.
+    fn progress(&mut self) {
+        if self.cancelled {
+            return;
+        }
+        let (other, mut found) = ((self.rank + 1) % self.size, 0);
+        // SAFETY: the communicator is valid, the pointer is to a local number, and the status is not wanted.
+        let _ = unsafe {
+            let probe = self.api.functions.MPI_Iprobe;
+            probe(other as c_int, UNUSED_TAG, self.communicator, &raw mut found, self.api.constants.status_ignore)
+        };
     }
 
     fn cancel(&mut self) {
@@ -169,13 +180,13 @@ impl<H: Handle> Transport for MpiTransport<H> {
 }
 
 impl<H: Handle> Drop for MpiTransport<H> {
-    /// Ends MPI, once connections have had time to settle, unless a rank was lost: that would wait for it.
+    /// Ends MPI, unless a rank was lost: that would wait for it.
     fn drop(&mut self) {
         if self.cancelled || !self.pending.is_empty() {
             self.cancel();
             return;
         }
-        std::thread::sleep(QUIET);
+        std::thread::sleep(H::QUIET);
         // SAFETY: nothing is under way, and nobody else uses MPI.
         let _ = unsafe { (self.api.functions.MPI_Finalize)() };
     }
