@@ -17,7 +17,8 @@ use bessemer_train::{
     ProgressMode, TrainError, find_checkpoint, state_dict_choice,
 };
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -170,6 +171,14 @@ pub(crate) fn command() -> clap::Command {
         hide(found, &|option| common.contains(&option) && !read.contains(&option));
     }
     program
+}
+
+/// Reads a command line, the program's name first.
+///
+/// # Errors
+/// It is wrong, or asks for help.
+pub(crate) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches_from(line)?)
 }
 
 /// Names of what can follow the longest beginning of a command line that is a command.

@@ -1,5 +1,6 @@
 //! From errors to one line and an exit code.
 
+use crate::args::subcommands_of;
 use bessemer_bench::compare::CompareError;
 use bessemer_bench::measure::MeasureError;
 use bessemer_bench::peers::{InstallError, PeersError};
@@ -17,6 +18,7 @@ use bessemer_models::ModelError;
 use bessemer_train::recipe::RecipeError;
 use bessemer_train::rundir::RunDirError;
 use bessemer_train::{DeviceError, TrainError};
+use clap::error::ErrorKind;
 use std::fmt;
 
 /// Exit code for a command line, recipe or data that is wrong.
@@ -195,6 +197,26 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Says what is wrong with the words of a command line, or what was asked for: help and version as they are, errors in one line. Returns
+/// the exit code.
+pub(crate) fn tell_command_line(error: &clap::Error, words: &[String]) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            if error.use_stderr() { USAGE } else { 0 }
+        }
+        _ => {
+            let mut said = command_line(&error.render().to_string());
+            if error.kind() == ErrorKind::InvalidSubcommand && !said.contains("tip: ") {
+                let names = subcommands_of(words.iter().cloned());
+                said = said.replace("; see --help", &format!("; there are {}; see --help", names.join(", ")));
+            }
+            eprintln!("{said}");
+            USAGE
+        }
+    }
 }
 
 /// What the command-line parser says, without its advertisement of usage.

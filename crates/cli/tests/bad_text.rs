@@ -85,7 +85,7 @@ fn records_that_do_not_fit_stop_the_run() {
     fs::write(&path, flipped).unwrap();
     let reported = format!("{RECORDS}: record 2 at byte {second}: the payload does not fit its checksum");
     run("--out damaged").fails(2, &[&reported]);
-    let skipping = run("--out skipping --set loader.on_bad_sample=skip").ok().out;
+    let skipping = run("--out skipping --on-bad-sample skip").ok().out;
     assert!(skipping.contains("1 bad samples"), "{skipping}");
 
     fs::write(&path, &good[..good.len() - 1]).unwrap();

@@ -80,7 +80,7 @@ fn damaged_pictures_are_named() {
     bessemer(folder.path(), &train).fails(2, &[name, "truncated", "`bessemer data verify` lists"]);
     let verify = bessemer(folder.path(), "data verify class-folder shapes").fails(2, &["1 files cannot be read"]);
     assert!(verify.out.contains(name) && verify.out.contains("truncated"), "{}", verify.out);
-    let skip = bessemer(folder.path(), &format!("{train} --set loader.on_bad_sample=skip")).ok();
+    let skip = bessemer(folder.path(), &format!("{train} --on-bad-sample skip")).ok();
     assert!(skip.out.contains("1 bad samples"), "{}", skip.out);
 }
 

@@ -378,6 +378,11 @@ fn what_is_wrong_with_ranks_is_told() {
     place.run(&format!("{train} --mpi none")).fails(2, &["neither openmpi nor mpich"]);
     place.run("launch -n 2 --restarts 1 -- eval bert-tiny").fails(2, &["--out DIR or --resume DIR"]);
     place.run("launch -n 0 -- doctor").fails(2, &["0"]);
+    // Once, and before a rank is started.
+    let wrong = place.run("launch -n 2 -- train bert-tiny --nothing").fails(2, &["unexpected argument '--nothing'"]);
+    assert_eq!(wrong.err.lines().count(), 1, "{}", wrong.err);
+    place.run("launch -n 2 -- bessemer train bert-tiny").fails(2, &["unrecognized subcommand 'bessemer'", "train"]);
+    assert!(place.run("launch -n 2 -- train --help").ok().out.contains("bessemer train"));
     assert!(!place.path("run").exists());
     for (name, launcher) in launchers() {
         let odd = place.run(&format!("{train} --devices 3 --mpi {name}"));

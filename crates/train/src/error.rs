@@ -28,9 +28,7 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// A sample for training that is damaged.
-    #[error(
-        "{0}; `bessemer data verify` lists all damaged samples, and --set loader.on_bad_sample=skip trains without them"
-    )]
+    #[error("{0}; `bessemer data verify` lists all damaged samples, and --on-bad-sample skip trains without them")]
     Sample(DataError),
     /// A sample for evaluation that is damaged.
     #[error(

@@ -3,6 +3,7 @@ use crate::output::{Table, print, print_json};
 use bessemer_bench::loading::{Consumption, Loading, PredictedConsumption, Together, loading};
 use bessemer_bench::show::significant;
 use bessemer_cuda::sheet::Sheet;
+use bessemer_data::OnBadSample;
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{Recipe, StopSignal};
@@ -34,6 +35,9 @@ pub(crate) struct Options {
     /// A recipe by name or file [default: one that suits the model]
     #[arg(long, value_name = "NAME|FILE", help_heading = "What to load")]
     pub recipe: Option<String>,
+    /// What is done where a sample is damaged: stop, or skip it [default: the recipe's]
+    #[arg(long, value_name = "stop|skip", help_heading = "What to load")]
+    pub on_bad_sample: Option<OnBadSample>,
     /// Another value for a field of the recipe, e.g. train.batch_size=64; as often as needed
     #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to load")]
     pub set: Vec<Override>,
@@ -103,6 +107,7 @@ fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
         Override::new("data.source", options.data.as_str()),
         Override::new("loader.workers", options.workers as i64),
     ];
+    overrides.extend(options.on_bad_sample.map(|choice| Override::new("loader.on_bad_sample", choice.name())));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));
     overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
     overrides.extend(options.set.iter().cloned());

@@ -1,5 +1,5 @@
-use crate::args::{Common, at_least_one};
-use crate::failure::{INTERRUPTED, USAGE, Usage};
+use crate::args::{self, Common, at_least_one};
+use crate::failure::{INTERRUPTED, USAGE, Usage, tell_command_line};
 use crate::ranks::{MpiArgument, Start, device_of, run_ranks};
 use anyhow::bail;
 use bessemer_comm::launch::{Placement, process_variables};
@@ -47,6 +47,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         bail!(Usage(
             "--restarts resumes training runs: the command must be `train` with --out DIR or --resume DIR".to_owned()
         ));
+    }
+    // Each rank would say the same.
+    if let Err(error) = args::parse(std::iter::once("bessemer".into()).chain(command.iter().cloned())) {
+        let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        std::process::exit(tell_command_line(&error, &words).into());
     }
     let mut restarts = options.restarts;
     let stop = StopSignal::from_system()?;

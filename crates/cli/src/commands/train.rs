@@ -5,7 +5,7 @@ use crate::output::print;
 use crate::ranks::RankArguments;
 use anyhow::bail;
 use bessemer_bench::show;
-use bessemer_data::Exif;
+use bessemer_data::{Exif, OnBadSample};
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// [default: the recipe's]
     #[arg(long, value_name = "apply|ignore", help_heading = "What to train")]
     pub exif: Option<Exif>,
+    /// What is done where a sample is damaged: stop, or skip it, which counts and lists it [default: the recipe's]
+    #[arg(long, value_name = "stop|skip", help_heading = "What to train")]
+    pub on_bad_sample: Option<OnBadSample>,
     /// Length in passes over the data [default: the recipe's]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
           conflicts_with = "steps", help_heading = "What to train")]
@@ -207,6 +210,7 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
     overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
     overrides.extend(options.exif.map(|exif| Override::new("data.exif", exif.name())));
+    overrides.extend(options.on_bad_sample.map(|choice| Override::new("loader.on_bad_sample", choice.name())));
     overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));

@@ -59,6 +59,16 @@ pub enum OnBadSample {
     Skip,
 }
 
+impl OnBadSample {
+    /// Name in recipes and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Skip => "skip",
+        }
+    }
+}
+
 impl FromStr for OnBadSample {
     type Err = DataError;
 
