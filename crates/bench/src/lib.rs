@@ -7,6 +7,7 @@ pub mod compare;
 pub mod doctor;
 pub mod explain;
 pub mod gpu_targets;
+pub mod inputs;
 pub mod kernels;
 pub mod loading;
 pub mod machine;

@@ -62,6 +62,9 @@ pub struct PredictedConsumption {
     pub consumption: Consumption,
 }
 
+/// Share of the time that steps wait for their batches from which loading, not the model, decides how fast training is.
+pub const INPUT_BOUND: f64 = 0.05;
+
 /// Training on data that are loaded meanwhile.
 #[derive(Clone, Debug, Serialize)]
 pub struct Together {
@@ -76,12 +79,9 @@ pub struct Together {
 }
 
 impl Together {
-    /// Waiting from which loading, not the model, decides how fast training is.
-    const INPUT_BOUND: f64 = 0.05;
-
     /// Whether loading decides how fast training is.
     pub fn is_input_bound(&self) -> bool {
-        self.waiting >= Self::INPUT_BOUND
+        self.waiting >= INPUT_BOUND
     }
 
     /// Trains by a recipe, from random weights, for about `time` after the first step, while the recipe's threads load the next batches.

@@ -1,6 +1,7 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
 use crate::budget::{Budget, TRIAL_STEPS, Trial};
+use crate::inputs::{Data, Inputs};
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
@@ -16,20 +17,22 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Device, Executor, RunError, StepResults, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
-use bessemer_nn::{Over, initialise};
+use bessemer_nn::initialise;
 use bessemer_train::device::lacks_library;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::memory::{Batch, BatchTooLarge, plan_bytes};
 use bessemer_train::recipe::Compute;
-use bessemer_train::tasks::{metric_schema, registry};
 use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, Group, TrainError};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+mod row;
+use row::unmeasured;
+pub use row::{BUDGET_OPTION, ERROR_OPTION, INTERRUPTED_OPTION, failed};
+pub(crate) use row::{CLIP_OPTION, MEANS_OPTION, NORMS_OPTION, OVERLAP_OPTION, options_of};
 
 /// A measurement to make.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,6 +66,9 @@ pub struct Request {
     pub overlap: bool,
     /// Device that the steps run on.
     pub device: DeviceOptions,
+    /// What training steps are fed; without it inputs are random and in memory.
+    #[serde(default)]
+    pub data: Option<Data>,
 }
 
 /// What has a name is written by it.
@@ -105,10 +111,11 @@ impl Request {
             settings: StepSettings::default(),
             overlap: true,
             device: DeviceOptions::default(),
+            data: None,
         }
     }
 
-    fn work(&self) -> Work<'_> {
+    pub(crate) fn work(&self) -> Work<'_> {
         let precision = self.precision.on(self.device.kind).unwrap_or(DType::F32);
         let Self { model, mode, batch_size, settings, .. } = self;
         Work { model, mode: *mode, batch_size: *batch_size, precision, settings: *settings }
@@ -289,9 +296,10 @@ pub(crate) fn loss_of(results: &StepResults, mode: Mode) -> Result<Option<f64>, 
     }
 }
 
-/// A model's compiled step with random weights and random input, ready to run.
+/// A model's compiled step with random weights, and random input or that of a data set, ready to run.
 pub struct Prepared {
     executor: Box<dyn Executor>,
+    inputs: Option<Inputs>,
     mode: Mode,
     batch_size: usize,
     micro_batches: usize,
@@ -341,10 +349,10 @@ impl Request {
 }
 
 impl Prepared {
-    /// Compiles the step and fills its inputs: weights as the model initialises them, feeds at random.
+    /// Compiles the step and fills its inputs: weights as the model initialises them, feeds at random until batches come.
     ///
     /// # Errors
-    /// An unknown model, a batch of zero, no memory.
+    /// An unknown model, a batch of zero, no memory; data that cannot be used.
     pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
         Prepared::on(request, &*request.device.open()?)
     }
@@ -355,16 +363,22 @@ impl Prepared {
         let executor = drawn(&work, device, &request.compile_options(), request.seed);
         let executor = executor.map_err(|error| request.explained(error, device))?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
-        Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
+        let inputs = request.data.as_ref().map(|data| Inputs::open(data, request)).transpose()?;
+        Ok(Prepared { executor, inputs, mode, batch_size, micro_batches, model_flops })
     }
 
     /// Runs one step; the loss when training.
     ///
     /// # Errors
-    /// When a kernel fails.
+    /// When a kernel fails, or a batch cannot be loaded or is not of the step's sizes.
     pub fn step(&mut self) -> Result<Option<f64>, MeasureError> {
-        for _ in 1..self.micro_batches {
-            self.executor.accumulate()?;
+        for micro_batch in 0..self.micro_batches {
+            if let Some(inputs) = &mut self.inputs {
+                inputs.feed(&mut *self.executor)?;
+            }
+            if micro_batch + 1 < self.micro_batches {
+                self.executor.accumulate()?;
+            }
         }
         run_step(&mut *self.executor, self.mode)
     }
@@ -375,6 +389,11 @@ impl Prepared {
     /// When a kernel fails.
     pub fn profile(&mut self, steps: usize) -> Result<Vec<KernelCall>, MeasureError> {
         Ok(profile(&mut *self.executor, steps)?)
+    }
+
+    /// Time that steps waited for their batches since the last call; `None` where inputs are in memory.
+    fn take_input_wait(&mut self) -> Option<Duration> {
+        self.inputs.as_mut().map(Inputs::take_waited)
     }
 
     pub(crate) fn executor(&mut self) -> &mut dyn Executor {
@@ -397,6 +416,9 @@ impl Prepared {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Repeat {
     pub(crate) timed: Timed,
+    /// Seconds of the timed steps in which they waited for their batches.
+    #[serde(default)]
+    pub(crate) input_wait_s: Option<f64>,
     pub(crate) flops_per_sample: f64,
     pub(crate) hardware_flops_per_sample: f64,
     /// What states and plans use of the memory of a device that has its own; else the most memory that the process held
@@ -452,12 +474,14 @@ impl Repeat {
         let warmup = Timed::window(request.warmup, 0, |_| prepared.step())?;
         group.any(false)?;
         group.take_waited();
+        prepared.take_input_wait();
         let timed = Timed::window(0, request.steps, |_| prepared.step())?;
         let waited_s = group.take_waited().as_secs_f64();
         let host = group.hosts().get(group.rank()).cloned().unwrap_or_default();
         Ok(Repeat {
             ranks: vec![RankTimes { host, window_s: timed.window_s, waited_s }],
             timed: Timed { losses: [warmup.losses, timed.losses].concat(), ..timed },
+            input_wait_s: prepared.take_input_wait().map(|time| time.as_secs_f64()),
             flops_per_sample: prepared.flops_per_sample(),
             hardware_flops_per_sample: prepared.hardware_flops_per_sample(),
             peak_memory_bytes: device.memory_in_use().or_else(|| knows_peak.then(peak_resident_bytes).flatten()),
@@ -576,7 +600,7 @@ pub fn measure(
     if let Some(budget) = budget {
         result.options.insert(BUDGET_OPTION.to_owned(), budget.time.as_secs_f64().into());
     }
-    let mut ranks = 1;
+    let (mut ranks, mut window_s, mut input_wait_s) = (1, 0.0, None);
     let start = Instant::now();
     for number in 1..=request.repeat {
         let made = match trial.take().map_or_else(|| once(request), Ok) {
@@ -590,6 +614,8 @@ pub fn measure(
         ranks = made.ranks.len();
         let left = start.elapsed().mul_f64((request.repeat - number) as f64 / number as f64);
         progress(Progress::Repeat { request, number, throughput, left });
+        window_s += made.timed.window_s;
+        input_wait_s = made.input_wait_s.map(|waited| waited + input_wait_s.unwrap_or(0.0));
         let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes, .. } = made;
         result.flops_per_sample = Some(flops_per_sample);
         result.hardware_flops_per_sample = Some(hardware_flops_per_sample);
@@ -599,6 +625,7 @@ pub fn measure(
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
     result.repeat = result.runs.len() as u64;
+    result.input_wait = input_wait_s.map(|waited| waited / window_s);
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(&*request.device.open()?));
     let peak = limits.peak(request.precision).1 * 1e9 * ranks as f64;
@@ -617,82 +644,10 @@ pub(crate) fn summarise(result: &mut BenchResult) {
     result.published_style = published_style(&times);
 }
 
-/// The row of a configuration that could not be measured: no throughput, and the reason as option `error`.
-pub fn failed(request: &Request, machine: &Machine, error: &MeasureError) -> BenchResult {
-    let mut result = unmeasured(request, machine);
-    result.options.insert(ERROR_OPTION.to_string(), error.to_string().into());
-    result
-}
-
-/// Name of the option with the seconds of the [`Budget`], of results that have one.
-pub const BUDGET_OPTION: &str = "budget_s";
-
-/// Name of the option of results that were cut short, with the repeats before that.
-pub const INTERRUPTED_OPTION: &str = "interrupted";
-
-/// Name of the option that says whether gradients are clipped, of models that can.
-pub(crate) const CLIP_OPTION: &str = "clip";
-
-/// Name of the option in which [`failed`] puts the reason.
-pub const ERROR_OPTION: &str = "error";
-
-fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
-    BenchResult {
-        framework: "bessemer".to_string(),
-        framework_version: env!("CARGO_PKG_VERSION").to_string(),
-        model: request.model.clone(),
-        mode: request.mode.name().to_string(),
-        precision: request.precision.name().to_string(),
-        device: request.device.kind.to_string(),
-        device_name: machine.device_name().to_owned(),
-        devices: 1,
-        nodes: 1,
-        threads: request.device.threads as u64,
-        batch_size: request.batch_size as u64,
-        data: "synthetic".to_string(),
-        options: options(request),
-        warmup: request.warmup as u64,
-        steps: request.steps as u64,
-        repeat: request.repeat as u64,
-        unit: metric_schema(&request.model).unit.to_string(),
-        ..BenchResult::default()
-    }
-}
-
-fn options(request: &Request) -> BTreeMap<String, Value> {
-    let common = [
-        ("fuse", request.fuse.into()),
-        ("recompute", request.recompute.name().into()),
-        ("isa", request.device.instruction_set.name().into()),
-    ];
-    let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
-    let own = options_of(&request.model, request.mode, &request.settings);
-    common.chain(own).chain(options_of_ranks(request)).collect()
-}
-
-/// What ranks do in another way than the usual one.
-fn options_of_ranks(request: &Request) -> impl Iterator<Item = (String, Value)> {
-    let StepSettings { norms, means, .. } = request.settings;
-    let over = |over: Over| (over != Over::Rank).then(|| "all".into());
-    let overlap = (!request.overlap).then_some(false.into());
-    let options = [(NORMS_OPTION, over(norms)), (MEANS_OPTION, over(means)), (OVERLAP_OPTION, overlap)];
-    options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
-}
-
-/// Names of the options that say what is taken over all ranks, where something is, and that sums are waited for where they begin.
-pub(crate) const NORMS_OPTION: &str = "norms_over";
-pub(crate) const MEANS_OPTION: &str = "means_over";
-pub(crate) const OVERLAP_OPTION: &str = "overlap";
-
-/// Those of the settings that a model has.
-pub(crate) fn options_of(model: &str, mode: Mode, settings: &StepSettings) -> Vec<(String, Value)> {
-    let own = registry::find(model).map_or_else(|_| Vec::new(), |model| model.family().step_settings(mode, settings));
-    own.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn request(steps: usize) -> Request {
         Request { warmup: 1, steps, repeat: 2, seed: 1, ..Request::of("resnet20-cifar", Mode::Train, 2) }

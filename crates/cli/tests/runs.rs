@@ -252,6 +252,29 @@ fn measurements_have_every_field() {
 }
 
 #[test]
+fn steps_are_measured_on_data_that_are_loaded_meanwhile() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run("data shapes --train 40 --val 10 --size 32 --out shapes --quiet").ok();
+    let bench = "bench train resnet20-cifar --batch-size 4 --warmup 1 --steps 12 --repeat 1 --quiet";
+    let loaded = run(&format!("{bench} --data shapes/ --workers 2 --json")).ok().out;
+    let loaded: Value = serde_json::from_str(&loaded).unwrap();
+    assert_eq!((&loaded["data"], &loaded["options"]["workers"]), (&"shapes/".into(), &2.into()), "{loaded}");
+    assert!((0.0..1.0).contains(&loaded["input_wait"].as_f64().unwrap()), "{loaded}");
+    // The same steps on other inputs.
+    let random: Value = serde_json::from_str(&run(&format!("{bench} --json")).ok().out).unwrap();
+    assert_eq!((&random["data"], random.get("input_wait")), (&"synthetic".into(), None));
+    assert_eq!(loaded["flops_per_sample"], random["flops_per_sample"]);
+    assert_ne!(loaded["loss_first"], random["loss_first"]);
+    assert!(run(&format!("{bench} --data shapes/")).ok().out.contains("of the time steps wait for their batches: "));
+    let other = format!("{bench} --data shapes/ --set data.image_size=16");
+    run(&other).fails(2, &["the step's `images`, u8[4, 32, 32, 3] of 12288 bytes; these have 3072"]);
+    run(&format!("{bench} --data nowhere")).fails(2, &["nowhere: no such folder"]);
+    run("bench infer resnet20-cifar --data shapes/").fails(2, &["--data is what training steps are fed"]);
+    run("bench train resnet20-cifar --workers 2").fails(2, &["--data"]);
+}
+
+#[test]
 fn kernels_are_measured_alone() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), &format!("bench kernels --quiet --time 0.01 {arguments}"));

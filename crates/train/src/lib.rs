@@ -49,6 +49,6 @@ pub use ranks::{Group, GroupOptions};
 pub use recipe::Recipe;
 pub use rundir::RunDir;
 pub use runlog::RunLog;
-pub use session::{ComputeOptions, EvalSession, TrainSession};
+pub use session::{ComputeOptions, EvalSession, TrainSession, feed};
 pub use signals::StopSignal;
 pub use trainer::{Initialisation, RunFolder, TrainOptions, TrainReport, train, train_in};

@@ -569,7 +569,10 @@ impl EvalSession {
 }
 
 /// Copies those of the feeds that the plan has.
-fn feed(executor: &mut dyn Executor, feeds: &Feeds) -> Result<(), TrainError> {
+///
+/// # Errors
+/// A batch of another size.
+pub fn feed(executor: &mut dyn Executor, feeds: &Feeds) -> Result<(), TrainError> {
     for (name, array) in feeds.iter() {
         if executor.has_feed(name) {
             executor.feed(&[(name, array.bytes())])?;

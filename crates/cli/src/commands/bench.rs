@@ -5,6 +5,8 @@ use crate::failure::{Coded, INTERRUPTED, Usage, named};
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::budget::Budget;
+use bessemer_bench::inputs::Data;
+use bessemer_bench::loading::INPUT_BOUND;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{
     DLPERF_COUNTS, ERROR_OPTION, INTERRUPTED_OPTION, MeasureError, Prepared, Progress, Repeat, Request, failed, measure,
@@ -33,6 +35,7 @@ EXAMPLES:
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision fp32,bf16
   bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
+  bessemer bench train resnet50 --data imagenet/ --workers 2
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone";
 
@@ -102,6 +105,16 @@ pub(crate) struct StepOptions {
     #[arg(long, value_name = "N,...", default_value = "8", value_delimiter = ',', allow_negative_numbers = true,
           value_parser = at_least_one, help_heading = "Measurement")]
     pub batch_size: Vec<usize>,
+    /// What training steps are fed, as for `train`, loaded while they run [default: random inputs in memory]
+    #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "Measurement")]
+    pub data: Option<String>,
+    /// Threads that load these data
+    #[arg(long, value_name = "N", default_value = "1", requires = "data", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measurement")]
+    pub workers: usize,
+    /// Another value for a field of the recipe by which they are loaded, e.g. squad.train_file=train-v1.1.json; as often as needed
+    #[arg(long = "set", value_name = "FIELD=VALUE", requires = "data", help_heading = "Measurement")]
+    pub set: Vec<String>,
     /// Run op by op
     #[arg(long, help_heading = "Measurement")]
     pub no_fuse: bool,
@@ -202,11 +215,17 @@ pub(super) fn request(
         seed: common.seed(),
         settings,
         device,
+        data: options.data(),
         ..Request::of(options.model.name(), options.mode, batch_size)
     }
 }
 
 impl StepOptions {
+    fn data(&self) -> Option<Data> {
+        let source = self.data.clone().filter(|source| source != "synthetic")?;
+        Some(Data { source, workers: self.workers, set: self.set.clone() })
+    }
+
     /// Of the budget, where there is one: given counts leave nothing to choose.
     fn seconds(&self) -> Option<f64> {
         let chosen = [self.warmup, self.steps, self.repeat].contains(&None);
@@ -272,6 +291,10 @@ fn run_steps(
         let reason = "--step-profile measures steps on the processors; of GPUs `explain --cluster` takes an estimate";
         return Err(Usage(reason.to_owned()).into());
     }
+    if options.data().is_some() && (options.mode != Mode::Train || options.step_profile.is_some()) {
+        let reason = "--data is what training steps are fed; `eval` runs a model over a data set and says how fast";
+        return Err(Usage(reason.to_owned()).into());
+    }
     if options.method == Method::Dlperf && options.budget.is_some() {
         return Err(Usage("--budget is for --method quick; dlperf makes all steps and repeats".to_owned()).into());
     }
@@ -331,6 +354,7 @@ impl Measurement<'_> {
         for &batch_size in &options.batch_size {
             let request = request(options, common, settings, device.clone(), batch_size, precisions);
             request.check_kernels().map_err(|error| named(error, options.model.name()))?;
+            request.check_data()?;
             let progress =
                 |progress: Progress<'_>| common.notify(&told(progress, &format!("batch {batch_size}"), unit));
             match measure(&request, &machine, limits, |request| process.repeat(request, &[]), progress) {
@@ -350,6 +374,9 @@ impl Measurement<'_> {
                         fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
                     }
                     results.add(&result, started)?;
+                    if let Some(wait) = result.input_wait {
+                        results.text(&input_text(wait))?;
+                    }
                     if is_interrupted {
                         let (code, repeats) = (INTERRUPTED, result.repeat);
                         let message = format!("interrupted; repeats of the last row: {repeats}");
@@ -445,6 +472,12 @@ impl Results {
         }
         if self.events_only { print(&line) } else { Ok(()) }
     }
+}
+
+/// How long steps waited for their batches, a share of the time.
+fn input_text(wait: f64) -> String {
+    let bound = if wait >= INPUT_BOUND { "input-bound" } else { "not input-bound" };
+    format!("  {} of the time steps wait for their batches: {bound}\n", show::percent(wait))
 }
 
 fn header(unit: &str) -> [String; 11] {

@@ -28,7 +28,7 @@ use std::time::Instant;
 pub(crate) struct ScalingOptions {
     /// Train on so many nodes with so many ranks each, beside one rank alone and beside ranks that do not communicate; ranks of one
     /// node are started here by the launcher of an MPI, those of several by mpirun or srun
-    #[arg(long, value_name = "NODESxRANKS,...", value_delimiter = ',', conflicts_with_all = ["profile", "step_profile"],
+    #[arg(long, value_name = "NODESxRANKS,...", value_delimiter = ',', conflicts_with_all = ["profile", "step_profile", "data"],
           help_heading = "Several devices")]
     pub scaling: Vec<Ranks>,
     /// Divide the batch among ranks, so that a step has the same samples [default: each rank has a batch]

@@ -31,6 +31,9 @@ pub struct BenchResult {
     pub batch_size: u64,
     /// Where the inputs come from, such as `synthetic`.
     pub data: String,
+    /// Share of the time in which steps waited for their batches; `None` where inputs are in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_wait: Option<f64>,
     /// Settings of the model and of the framework, by name.
     pub options: BTreeMap<String, serde_json::Value>,
     /// Steps before the timed window, and in it.

@@ -252,6 +252,11 @@ pub trait Family: Sync {
         Vec::new()
     }
 
+    /// What a recipe is to say of data for the step of [`Family::workload`], so that they have its sizes.
+    fn fields_of_step(&self, _model: &str, _settings: &StepSettings) -> Vec<Override> {
+        Vec::new()
+    }
+
     /// The fields of recipes that are the family's own.
     fn recipe(&self) -> RecipePart;
 

@@ -26,7 +26,7 @@ pub trait Batches {
 ///
 /// # Errors
 /// [`TrainError::DataEnded`] where there is none any more; what loading the batch gave.
-pub(crate) fn next_of(batches: &mut dyn Batches, step: u64) -> Result<Batch, TrainError> {
+pub fn next_of(batches: &mut dyn Batches, step: u64) -> Result<Batch, TrainError> {
     // Between two epochs there is `None` once.
     let next = batches.next().or_else(|| batches.next());
     next.unwrap_or_else(|| Err(TrainError::DataEnded { position: batches.position(), step }))

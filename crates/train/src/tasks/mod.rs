@@ -26,8 +26,7 @@ pub mod squad;
 pub(crate) mod text;
 
 pub use bessemer_data::{Array, Batch, BatchRange, Feeds, Share};
-pub use feeds::Batches;
-pub(crate) use feeds::next_of;
+pub use feeds::{Batches, next_of};
 pub use load::LoadOptions;
 pub use metric_schema::{Better, Metric, MetricSchema, ReferenceName, ReferenceNames, Scale};
 pub use record::Record;

@@ -8,7 +8,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
@@ -74,6 +74,10 @@ impl Family for Detectors {
 
     fn default_recipe(&self, model: &str, _: Option<&str>) -> &'static str {
         self.0.default_recipe(model)
+    }
+
+    fn fields_of_step(&self, model: &str, _: &StepSettings) -> Vec<Override> {
+        self.0.fields_of_step(model)
     }
 
     fn recipe(&self) -> RecipePart {

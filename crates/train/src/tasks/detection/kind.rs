@@ -2,7 +2,7 @@
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
 use crate::tasks::classification::recipe::ClassifierRecipe;
 use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
@@ -42,6 +42,11 @@ pub(super) trait DetectorKind: Sync {
 
     /// The recipe that trains a model.
     fn default_recipe(&self, model: &str) -> &'static str;
+
+    /// What a recipe is to say of data for the step of [`DetectorKind::workload`], so that they have its sizes.
+    fn fields_of_step(&self, _model: &str) -> Vec<Override> {
+        Vec::new()
+    }
 
     /// The fields of recipes that are the kind's own.
     fn recipe(&self) -> RecipePart;

@@ -7,7 +7,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::tasks::family::{
     Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkForm,
     Recognised, SampleInfo,
@@ -101,6 +101,10 @@ impl Family for Electras {
 
     fn default_recipe(&self, model: &str, _: Option<&str>) -> &'static str {
         if model == "electra-base" { "electra-base-phase1" } else { "electra-small-text" }
+    }
+
+    fn fields_of_step(&self, _: &str, settings: &StepSettings) -> Vec<Override> {
+        vec![Override::new("text.sequence_length", settings.sequence_length as i64)]
     }
 
     fn recipe(&self) -> RecipePart {

@@ -8,7 +8,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::tasks::family::{
     Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised,
     SampleInfo,
@@ -99,6 +99,10 @@ impl Family for Berts {
             "bert-base" => "bert-base-phase1",
             _ => "bert-small-text",
         }
+    }
+
+    fn fields_of_step(&self, _: &str, settings: &StepSettings) -> Vec<Override> {
+        vec![Override::new("text.sequence_length", settings.sequence_length as i64)]
     }
 
     fn recipe(&self) -> RecipePart {

@@ -8,7 +8,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::tasks::electra::description;
 use crate::tasks::family::{
     Benchmark, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
@@ -105,6 +105,10 @@ impl Family for Answerers {
             "electra-tiny-squad" => "electra-squad-tiny",
             _ => "electra-squad-small",
         }
+    }
+
+    fn fields_of_step(&self, _: &str, settings: &StepSettings) -> Vec<Override> {
+        vec![Override::new("squad.sequence_length", settings.sequence_length as i64)]
     }
 
     fn recipe(&self) -> RecipePart {

@@ -168,6 +168,11 @@ impl DetectorKind for MaskRcnn {
         maskrcnn::find(model).map_or(RECIPES[0].0, |spec| spec.recipe)
     }
 
+    fn fields_of_step(&self, model: &str) -> Vec<Override> {
+        let canvas = workload::canvas(model).map(|sides| sides.map(|side| side as i64).to_vec());
+        canvas.map(|canvas| Override::new("data.canvas", canvas)).into_iter().collect()
+    }
+
     fn recipe(&self) -> RecipePart {
         RecipePart::of::<MaskRcnnRecipe>()
     }

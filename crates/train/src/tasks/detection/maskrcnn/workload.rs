@@ -50,6 +50,11 @@ pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
     })
 }
 
+/// Height and width of the images of a step, in pixels; `None` for an unknown model.
+pub(super) fn canvas(model: &str) -> Option<[usize; 2]> {
+    Some(maskrcnn::find(model).ok()?.options(FLAVOUR).canvas)
+}
+
 fn options(work: &Work<'_>) -> Result<MaskRcnnOptions, ModelError> {
     Ok(maskrcnn::find(work.model)?.options(FLAVOUR))
 }
