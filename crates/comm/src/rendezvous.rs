@@ -57,7 +57,10 @@ pub fn meet(
                 let announcement = Announcement { cookie: format!("{} {age}", std::process::id()), port, addresses };
                 serde_json::to_vec(&announcement).expect("it is plain data")
             });
-            let bytes = engine.broadcast(0, announced)?;
+            let bytes = engine.broadcast(0, announced).map_err(|error| match error {
+                CommError::Mpi { .. } => CommError::EndedBefore { reason: error.to_string() },
+                other => other,
+            })?;
             let Announcement { cookie, port, addresses } =
                 serde_json::from_slice(&bytes).map_err(|error| CommError::Malformed { reason: error.to_string() })?;
             let job = job(cookie);

@@ -446,7 +446,7 @@ impl Outcome {
         // Ranks that have not met know of each other by the launcher, or not at all.
         let expected = match self.had_met {
             false if errors.is_empty() => return None,
-            false if !errors[0].contains(&expected) => "the ranks have not met within ".to_owned(),
+            false if !errors[0].contains(&expected) => "the ranks have not met".to_owned(),
             _ => expected,
         };
         match (self.codes.get(&rank), &errors[..]) {

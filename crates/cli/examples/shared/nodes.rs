@@ -73,6 +73,7 @@ impl Nodes {
             ip(&format!("-n {name} link set eth0 up"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
+        nodes.wait_for_links()?;
         Ok(nodes)
     }
 
@@ -187,6 +188,22 @@ impl Nodes {
             let _ = run("tc", format!("-n {} qdisc del dev port{node} root", self.switch).split(' '));
             let _ = ip(&format!("-n {} link del tap{node}", self.switch));
             ip(&format!("-n {} link set port{node} master hub up", self.switch))?;
+        }
+        self.wait_for_links()
+    }
+
+    /// Waits until nodes know that their links are up, which the kernel may tell them a second late: UCX uses no others.
+    fn wait_for_links(&self) -> Result<()> {
+        let is_up = |name: &String| {
+            let shown = Command::new("ip").args(["-n", name, "link", "show", "eth0"]).output();
+            shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("state UP"))
+        };
+        let begun = Instant::now();
+        while !self.names.iter().all(is_up) {
+            if begun.elapsed() > Duration::from_secs(10) {
+                return Err("the links between nodes do not come up".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
