@@ -63,6 +63,9 @@ impl Inputs {
         let family = registry::find(&request.model)?.family();
         let mut overrides = family.fields_of_data(&data.source);
         overrides.extend(family.fields_of_step(&request.model, &request.settings));
+        for field in &data.set {
+            overrides.push(field.parse()?);
+        }
         overrides.extend([
             Override::new("model.name", request.model.as_str()),
             Override::new("data.source", data.source.as_str()),
@@ -71,9 +74,6 @@ impl Inputs {
             Override::new("train.accumulation", 1),
             Override::new("train.seed", request.seed as i64),
         ]);
-        for field in &data.set {
-            overrides.push(field.parse()?);
-        }
         let recipe = Recipe::load(family.default_recipe(&request.model, Some(&data.source)), &overrides)?;
         let task = family.open(&recipe, None)?;
         Ok(Inputs { batches: task.training_batches(BatchRange::epochs(u32::MAX))?, waited: Duration::ZERO })

@@ -372,7 +372,6 @@ pub(crate) fn device_of(arguments: &[OsString]) -> DeviceKind {
     let behind =
         words.iter().zip(words.iter().skip(1)).find(|(name, _)| *name == "--device").map(|(_, value)| &**value);
     let given = behind.or_else(|| words.iter().find_map(|word| word.strip_prefix("--device=")));
-    // What is no device is for the ranks to say.
     given.and_then(|name| name.parse().ok()).unwrap_or_default()
 }
 

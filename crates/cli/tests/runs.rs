@@ -268,6 +268,9 @@ fn steps_are_measured_on_data_that_are_loaded_meanwhile() {
     assert_ne!(loaded["loss_first"], random["loss_first"]);
     assert!(run(&format!("{bench} --data shapes/")).ok().out.contains("of the time steps wait for their batches: "));
     let other = format!("{bench} --data shapes/ --set data.image_size=16");
+    run(&format!("{bench} --data shapes/ --set loader.workers=2")).fails(2, &["loader.workers is that of --workers"]);
+    run(&format!("{bench} --data shapes/ --set nothing")).fails(2, &["--set"]);
+    run(&format!("{bench} --data shapes/ --step-profile steps.json")).fails(2, &["--step-profile", "--data"]);
     run(&other).fails(2, &["the step's `images`, u8[4, 32, 32, 3] of 12288 bytes; these have 3072"]);
     run(&format!("{bench} --data nowhere")).fails(2, &["nowhere: no such folder"]);
     run("bench infer resnet20-cifar --data shapes/").fails(2, &["--data is what training steps are fed"]);

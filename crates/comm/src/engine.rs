@@ -216,6 +216,7 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
     let mut pause = Pause::default();
     loop {
         let command = match active.is_empty() {
+            true if failure.is_some() => commands.recv().map_err(|_| TryRecvError::Disconnected),
             true => commands.recv_timeout(IDLE).map_err(|error| match error {
                 RecvTimeoutError::Timeout => TryRecvError::Empty,
                 RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
@@ -239,7 +240,7 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 return;
             }
             // Other ranks may wait for what the transport has kept of sends that are complete.
-            Err(TryRecvError::Empty) if active.is_empty() && failure.is_none() => transport.progress(),
+            Err(TryRecvError::Empty) if active.is_empty() => transport.progress(),
             Err(_) => {}
         }
         let (mut at, mut advanced) = (0, false);
@@ -279,10 +280,11 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
 /// order where a rank was lost, for which it would wait.
 fn leave(transport: &mut dyn Transport, sequence: u32, watch: &SharedWatch) {
     if watch().is_err() {
+        FAILED.store(true, Ordering::Relaxed);
         transport.cancel();
         return;
     }
-    let mut last = AllGather::new(Vec::new(), transport.size());
+    let mut last = AllGather::last(transport.size());
     if complete(&mut last, transport, sequence, watch).is_err() {
         FAILED.store(true, Ordering::Relaxed);
     }

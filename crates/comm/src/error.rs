@@ -47,8 +47,8 @@ pub enum CommError {
     Unreachable { seconds: String, reason: String },
     #[error("the ranks have not met within {seconds} s: one was not started, or ended before the others knew of it")]
     NotMet { seconds: String },
-    #[error("the ranks have not met: one ended before the others knew of it, as {reason}")]
-    EndedBefore { reason: String },
+    #[error("the ranks have not met: one has ended, or messages do not reach it: {reason}")]
+    Unmet { reason: String },
     #[error("rank 0 at this address belongs to another job: its cookie differs")]
     WrongCookie,
     #[error("a process on host {host} has joined with the rank of this one: two were started with the same rank")]

@@ -13,6 +13,7 @@ pub struct AllGather {
     sends: Vec<((), Request)>,
     lengths: Vec<(usize, Request)>,
     contents: Vec<(usize, Request)>,
+    phase: u16,
     tag: u16,
 }
 
@@ -20,6 +21,11 @@ impl AllGather {
     /// `bytes` of this rank for all.
     pub fn new(bytes: Vec<u8>, ranks: usize) -> AllGather {
         Self::from_ranks((0..ranks).collect(), Some(bytes))
+    }
+
+    /// Nothing from any rank, by which each knows that all have come so far. No other operation takes its messages for its own.
+    pub(crate) fn last(ranks: usize) -> AllGather {
+        AllGather { phase: 2, ..Self::new(Vec::new(), ranks) }
     }
 
     /// `bytes` of rank `root` for all; the others give none.
@@ -35,6 +41,7 @@ impl AllGather {
             sends: Vec::new(),
             lengths: Vec::new(),
             contents: Vec::new(),
+            phase: 0,
             tag: 0,
         }
     }
@@ -47,7 +54,7 @@ impl AllGather {
 
 impl Operation for AllGather {
     fn post(&mut self, transport: &mut dyn Transport, sequence: u32) -> Result<(), CommError> {
-        self.tag = tag(sequence, 0);
+        self.tag = tag(sequence, self.phase);
         let rank = transport.rank();
         for (index, &from) in self.from.iter().enumerate() {
             if from == rank {

@@ -58,7 +58,7 @@ pub fn meet(
                 serde_json::to_vec(&announcement).expect("it is plain data")
             });
             let bytes = engine.broadcast(0, announced).map_err(|error| match error {
-                CommError::Mpi { .. } => CommError::EndedBefore { reason: error.to_string() },
+                CommError::Mpi { .. } => CommError::Unmet { reason: error.to_string() },
                 other => other,
             })?;
             let Announcement { cookie, port, addresses } =

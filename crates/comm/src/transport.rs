@@ -40,8 +40,8 @@ pub trait Transport {
     /// The message layer fails, or the other rank is gone.
     fn test(&mut self, request: Request) -> Result<Option<Vec<u8>>, CommError>;
 
-    /// Sends on what the message layer has kept of sends that are complete: it may do so only while it is called, and the other ranks wait
-    /// for it. Called again and again while no request is tested. What fails, the next call reports.
+    /// Sends what the message layer has kept of sends that are complete. Some layers send it only while they are called, and other ranks
+    /// wait for those messages. Called again and again while no request is tested. What fails, the next call reports.
     fn progress(&mut self);
 
     /// Gives up all requests after a rank was lost. Every later call fails with [`CommError::Cancelled`].

@@ -316,6 +316,30 @@ fn a_transport_is_cancelled_if_the_job_failed_while_nothing_was_under_way() {
 }
 
 #[test]
+fn ranks_end_together_unless_the_job_fails() {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let mut ends = ranks(2);
+    let late = ends.pop().unwrap();
+    let told = |end| Told(end, cancelled.clone());
+    let first = told(ends.pop().unwrap());
+    let engine = Engine::start(Box::new(move || Ok(Box::new(first))), Box::new(|| Ok(()))).unwrap();
+    let ended = std::thread::spawn(move || drop(engine));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!ended.is_finished(), "it waits for the other");
+    drop(Engine::start(slot(late), Box::new(|| Ok(()))).unwrap());
+    ended.join().unwrap();
+    assert!(!cancelled.load(Ordering::Relaxed));
+
+    let mut ends = ranks(2);
+    let _silent = ends.pop().unwrap();
+    let first = told(ends.pop().unwrap());
+    let begun = Instant::now();
+    let watch = move || if begun.elapsed() > Duration::from_millis(50) { Err(CommError::Cancelled) } else { Ok(()) };
+    drop(Engine::start(Box::new(move || Ok(Box::new(first))), Box::new(watch)).unwrap());
+    assert!(cancelled.load(Ordering::Relaxed) && begun.elapsed() > Duration::from_millis(50));
+}
+
+#[test]
 fn a_failing_start_is_reported() {
     let error = Engine::start(Box::new(|| Err(CommError::Cancelled)), Box::new(|| Ok(()))).err();
     assert_eq!(error, Some(CommError::Cancelled));

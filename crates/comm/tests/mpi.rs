@@ -168,6 +168,17 @@ fn this_program() -> (std::path::PathBuf, [std::ffi::OsString; 3]) {
     (std::env::current_exe().unwrap(), ["as_rank", "--exact", "--nocapture"].map(Into::into))
 }
 
+/// What a command says, which is killed where it does not end within so long.
+fn within(limit: Duration, command: &mut Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() && begun.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    child.wait_with_output().unwrap()
+}
+
 /// Runs ranks in a role; what each has reported, and what all wrote.
 fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str, library: Option<&Path>) -> (Vec<Option<String>>, Output) {
     let folder = tempfile::tempdir().unwrap();
@@ -181,7 +192,7 @@ fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str, library: Option<&Path
         let buffers = [("OMPI_MCA_btl_tcp_sndbuf", "65536"), ("OMPI_MCA_btl_tcp_rcvbuf", "65536")];
         command.envs([("OMPI_MCA_btl", "tcp,self"), ("UCX_TLS", "tcp,self")]).envs(buffers);
     }
-    let output = command.env(ROLE, role).env(FOLDER, folder.path()).output().unwrap();
+    let output = within(Duration::from_secs(120), command.env(ROLE, role).env(FOLDER, folder.path()));
     let report = |rank: usize| std::fs::read_to_string(folder.path().join(rank.to_string())).ok();
     ((0..ranks).map(report).collect(), output)
 }

@@ -499,7 +499,7 @@ fn state_that_differs_between_ranks_is_found_and_shared() {
             let (early, due) = (verify(3), verify(4));
             group.share_state(&held).unwrap();
             let found = (early, due, verify(8), held.bytes.lock().unwrap().clone());
-            group.leave(None);
+            group.leave(None).unwrap();
             found
         },
     );
@@ -508,6 +508,17 @@ fn state_that_differs_between_ranks_is_found_and_shared() {
         let due = due.expect("step 4 is due");
         assert!(due.starts_with("after step 4 the tensor `shared` is not the same on all ranks"), "{due}");
         assert_eq!(bytes, Held::new([1.0, 2.0], [0.0, 0.0]).bytes.into_inner().unwrap());
+    }
+}
+
+#[test]
+fn a_rank_that_ends_without_leaving_is_told_to_the_others() {
+    let job = |_: usize| "one job".to_owned();
+    let ends = in_group(3, Wire::F32, 4, job, |rank, group| if rank == 1 { None } else { group.any(false).err() });
+    assert!(ends[1].is_none());
+    for end in [&ends[0], &ends[2]] {
+        let error = end.as_ref().expect("rank 1 never comes").to_string();
+        assert!(error.contains("rank 1") && error.contains("it ended without leaving the job"), "{error}");
     }
 }
 

@@ -58,9 +58,12 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
         ("isa", request.device.instruction_set.name().into()),
     ];
     let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
-    let workers = request.data.as_ref().map(|data| ("workers".to_owned(), data.workers.into()));
+    let loading = request.data.iter().flat_map(|data| {
+        let set = (!data.set.is_empty()).then(|| ("set".to_owned(), data.set.join(" ").into()));
+        [("workers".to_owned(), data.workers.into())].into_iter().chain(set)
+    });
     let own = options_of(&request.model, request.mode, &request.settings);
-    common.chain(workers).chain(own).chain(options_of_ranks(request)).collect()
+    common.chain(loading).chain(own).chain(options_of_ranks(request)).collect()
 }
 
 /// What ranks do in another way than the usual one.

@@ -297,7 +297,7 @@ impl Site {
         let begun = Instant::now();
         let halted = self.bring(fault, &run)?;
         if fault.ends_the_run() && run.steps() >= STEPS {
-            // The moment was seen too late: ranks need each other no more.
+            // The moment was seen too late: behind the last step a rank may end well without another.
             drop(halted);
             run.end();
             self.nodes.clear();

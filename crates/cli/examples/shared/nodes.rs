@@ -192,7 +192,7 @@ impl Nodes {
         self.wait_for_links()
     }
 
-    /// Waits until nodes know that their links are up, which the kernel may tell them a second late: UCX uses no others.
+    /// Waits until nodes know that their links are up, which the kernel may tell them a second late: UCX uses only links that are up.
     fn wait_for_links(&self) -> Result<()> {
         let is_up = |name: &String| {
             let shown = Command::new("ip").args(["-n", name, "link", "show", "eth0"]).output();

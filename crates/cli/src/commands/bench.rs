@@ -19,6 +19,7 @@ use bessemer_bench::workload::{Mode, StepSettings};
 use bessemer_ir::run::Device;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
+use bessemer_train::recipe::Override;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{DeviceKind, DeviceOptions, StopSignal};
@@ -92,6 +93,24 @@ fn mode(text: &str) -> Result<Mode, String> {
     })
 }
 
+/// A field of a recipe with a value, but for those that options state.
+fn loading_field(text: &str) -> Result<String, String> {
+    const OPTIONS: [(&str, &str); 6] = [
+        ("model.name", "the model"),
+        ("data.source", "--data"),
+        ("loader.workers", "--workers"),
+        ("train.batch_size", "--batch-size"),
+        ("train.accumulation", "--accumulation"),
+        ("train.seed", "--seed"),
+    ];
+    text.parse::<Override>().map_err(|error| error.to_string())?;
+    let field = text.split('=').next().unwrap_or_default().trim();
+    match OPTIONS.into_iter().find(|(name, _)| *name == field) {
+        Some((_, option)) => Err(format!("{field} is that of {option}")),
+        None => Ok(text.to_owned()),
+    }
+}
+
 /// How steps are measured.
 #[derive(Debug, Args)]
 pub(crate) struct StepOptions {
@@ -113,7 +132,7 @@ pub(crate) struct StepOptions {
           help_heading = "Measurement")]
     pub workers: usize,
     /// Another value for a field of the recipe by which they are loaded, e.g. squad.train_file=train-v1.1.json; as often as needed
-    #[arg(long = "set", value_name = "FIELD=VALUE", requires = "data", help_heading = "Measurement")]
+    #[arg(long = "set", value_name = "FIELD=VALUE", requires = "data", value_parser = loading_field, help_heading = "Measurement")]
     pub set: Vec<String>,
     /// Run op by op
     #[arg(long, help_heading = "Measurement")]
@@ -138,7 +157,7 @@ pub(crate) struct StepOptions {
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
     /// Write the times of the calls of a training step, which `explain --cluster` reads with `--profile`
-    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "Output")]
+    #[arg(long, value_name = "FILE", conflicts_with = "data", value_parser = output_file(), help_heading = "Output")]
     pub step_profile: Option<PathBuf>,
     /// Print an event for each result, a JSON object a line, instead of the table
     #[arg(long, help_heading = "Output")]
@@ -291,7 +310,10 @@ fn run_steps(
         let reason = "--step-profile measures steps on the processors; of GPUs `explain --cluster` takes an estimate";
         return Err(Usage(reason.to_owned()).into());
     }
-    if options.data().is_some() && (options.mode != Mode::Train || options.step_profile.is_some()) {
+    if options.data().is_none() && !options.set.is_empty() {
+        return Err(Usage("--set is for data that are loaded; synthetic ones are in memory".to_owned()).into());
+    }
+    if options.data().is_some() && options.mode != Mode::Train {
         let reason = "--data is what training steps are fed; `eval` runs a model over a data set and says how fast";
         return Err(Usage(reason.to_owned()).into());
     }
@@ -363,7 +385,7 @@ impl Measurement<'_> {
                     let mut result = result?;
                     let is_interrupted = result.options.contains_key(INTERRUPTED_OPTION);
                     let calls = match options.profile && !is_interrupted {
-                        true => Prepared::new(&request)?.profile(PROFILE_STEPS)?,
+                        true => Prepared::new(&Request { data: None, ..request.clone() })?.profile(PROFILE_STEPS)?,
                         false => Vec::new(),
                     };
                     result.kernels = by_kind(&calls);

@@ -85,7 +85,7 @@ impl Source {
             None if there.count() == group.size() => Ok(Source::Joined(group)),
             _ => {
                 let size = group.size();
-                group.leave(None);
+                group.leave(None)?;
                 let started = format!("{} started {size} ranks on {nodes} nodes", launcher.title());
                 let problem = match other {
                     Some(other) => format!("--scaling {other}: {started}, which can be 1x1 and {there}"),
@@ -170,8 +170,8 @@ pub(super) fn run(
         Some(MeasureError::Ranks(error)) => Some(error),
         _ => error.downcast_ref(),
     });
-    group.leave(told);
-    result
+    let left = group.leave(told);
+    result.and_then(|()| Ok(left?))
 }
 
 fn kind(options: &ScalingOptions) -> ScalingKind {

@@ -70,8 +70,8 @@ fn bench(request: &measure::Request, ranks: &RankArguments, common: &Common) -> 
         return Repeat::here(request).map_err(|error| coded(error.into())).and_then(|repeat| answer(&repeat));
     }
     let repeat = Repeat::of_rank(request, &group);
-    group.leave(repeat.as_ref().err());
-    match repeat {
+    let left = group.leave(repeat.as_ref().err());
+    match repeat.and_then(|repeat| left.map(|()| repeat)) {
         Ok(repeat) if leads => answer(&repeat),
         Ok(_) => Ok(()),
         Err(error) => Err(coded(MeasureError::from(error).into())),

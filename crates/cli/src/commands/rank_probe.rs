@@ -15,8 +15,10 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let group = options.ranks.join("probe", DeviceKind::Cpu, common)?;
     let link = group.probe_link();
-    group.leave(link.as_ref().err());
-    match link? {
+    let left = group.leave(link.as_ref().err());
+    let link = link?;
+    left?;
+    match link {
         Some(link) => print_json(&RankLink { latency_s: link.latency, bytes_per_s: link.bandwidth }),
         None => Ok(()),
     }

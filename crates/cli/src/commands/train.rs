@@ -103,6 +103,7 @@ const SAMPLES: usize = 40;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
+    let start = start(options, common)?;
     let group = options.ranks.join(&recipe.to_toml(), common.device_kind(), common)?;
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
@@ -117,7 +118,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     compute.compile.buckets.overlap = options.ranks.overlap;
     let request = TrainOptions {
         compute,
-        start: start(options, common)?,
+        start,
         progress: common.progress(),
         stop: StopSignal::from_system()?,
         run_steps: options.stop_after.map(|steps| steps as u64),

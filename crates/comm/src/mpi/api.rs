@@ -88,7 +88,7 @@ impl<H: Handle> Api<H> {
 /// MPICH, Intel MPI, MVAPICH, Cray MPICH: `mpi.h` of MPICH 3 to 4, the "MPICH ABI compatibility initiative".
 impl Handle for i32 {
     /// The end of MPICH before 4.2 over UCX waits for ever where a rank has served its connections while another one was closing them. So
-    /// all ranks are quiet first: so long may the last message take, where it is lost and sent again.
+    /// all ranks are quiet first. The last message may take this long, if it is lost and sent again.
     const QUIET: Duration = Duration::from_millis(500);
 
     fn constants(_: Family, _: &'static Library, _: &str) -> Result<Constants<i32>, CommError> {

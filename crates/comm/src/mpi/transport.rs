@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// `MPI_MAX_ERROR_STRING` of the family that has the longest.
 const MAX_ERROR: usize = 512;
 
-/// Longest tag that any MPI has, which no operation uses.
+/// The highest tag that every MPI allows, which no operation uses.
 const UNUSED_TAG: c_int = 32767;
 
 /// MPI starts once in a process.
@@ -180,7 +180,7 @@ impl<H: Handle> Transport for MpiTransport<H> {
 }
 
 impl<H: Handle> Drop for MpiTransport<H> {
-    /// Ends MPI, unless a rank was lost: that would wait for it.
+    /// Ends MPI after a quiet time, unless a rank was lost: that would wait for it.
     fn drop(&mut self) {
         if self.cancelled || !self.pending.is_empty() {
             self.cancel();

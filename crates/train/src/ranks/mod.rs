@@ -93,6 +93,26 @@ impl Joined {
         &self.tracker.control
     }
 
+    /// Tells the others of a failure of this rank, or leaves them in good order.
+    ///
+    /// # Errors
+    /// Another rank failed or was lost.
+    fn end(self, failure: Option<(FailureKind, String)>) -> Result<(), TrainError> {
+        let Joined { server, tracker, carrier, .. } = self;
+        if let Some((kind, text)) = failure {
+            tracker.control.fail(kind, &text);
+        }
+        drop(carrier);
+        let of_others = tracker.control.check();
+        if let Ok(tracker) = Arc::try_unwrap(tracker) {
+            tracker.into_control().leave();
+        }
+        if let Some(server) = server {
+            server.close(Duration::from_secs(10));
+        }
+        Ok(of_others?)
+    }
+
     /// The bytes of rank 0, which gives `Some`; few of them.
     fn bytes_of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
         match &self.carrier {
@@ -377,22 +397,29 @@ impl Group {
     }
 
     /// Ends the membership: in good order, or by telling the others of an error of this rank.
-    pub fn leave(self, error: Option<&TrainError>) {
-        let Some(Joined { server, tracker, carrier, .. }) = self.0 else { return };
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`] where this rank has none and another failed or was lost meanwhile.
+    pub fn leave(mut self, error: Option<&TrainError>) -> Result<(), TrainError> {
+        let Some(joined) = self.0.take() else { return Ok(()) };
         // An error that came from the others is known to them.
-        if let Some(error) = error.filter(|error| !error.is_of_other_rank()) {
+        let own = error.filter(|error| !error.is_of_other_rank()).map(|error| {
             let kind = if error.kind() == ErrorKind::Usage { FailureKind::Usage } else { FailureKind::Error };
-            tracker.control.fail(kind, &error.to_string());
-        }
-        if error.is_some() && matches!(carrier, Carrier::Devices { .. }) {
+            (kind, error.to_string())
+        });
+        if error.is_some() && matches!(joined.carrier, Carrier::Devices { .. }) {
             note_failure();
         }
-        drop(carrier);
-        if let Ok(tracker) = Arc::try_unwrap(tracker) {
-            tracker.into_control().leave();
-        }
-        if let Some(server) = server {
-            server.close(Duration::from_secs(10));
+        let of_others = joined.end(own);
+        if error.is_some() { Ok(()) } else { of_others }
+    }
+}
+
+impl Drop for Group {
+    /// Behind an error on the way, or a panic: others must not wait for this rank.
+    fn drop(&mut self) {
+        if let Some(joined) = self.0.take() {
+            let _ = joined.end(Some((FailureKind::Error, "it ended without leaving the job".to_owned())));
         }
     }
 }

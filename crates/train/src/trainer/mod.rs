@@ -156,8 +156,8 @@ pub fn train_in(options: &TrainOptions, group: Group) -> Result<TrainReport, Tra
         }
     });
     let error = result.as_ref().err().filter(|error| error.kind() != ErrorKind::Interrupted);
-    group.leave(error);
-    result
+    let left = group.leave(error);
+    result.and_then(|report| left.map(|()| report))
 }
 
 /// A run before its first step.

@@ -102,7 +102,9 @@ impl Family for Berts {
     }
 
     fn fields_of_step(&self, _: &str, settings: &StepSettings) -> Vec<Override> {
-        vec![Override::new("text.sequence_length", settings.sequence_length as i64)]
+        let sizes =
+            [("text.sequence_length", settings.sequence_length), ("text.max_predictions", settings.predictions)];
+        sizes.into_iter().map(|(field, size)| Override::new(field, size as i64)).collect()
     }
 
     fn recipe(&self) -> RecipePart {
