@@ -32,7 +32,6 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
-  bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision fp32,bf16
   bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
