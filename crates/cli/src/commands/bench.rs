@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
-  bessemer bench train bert-base --batch-size 16 --precision fp32,bf16
+  bessemer bench train bert-base --batch-size 8,16 --precision fp32,bf16
   bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
   bessemer bench train resnet50 --data imagenet/ --workers 2
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
