@@ -8,7 +8,7 @@ use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::{DType, GraphError};
 use bessemer_models::ModelError;
 use bessemer_train::recipe::Recipe;
-use bessemer_train::tasks::registry;
+use bessemer_train::tasks::{next_of, registry};
 use bessemer_train::workload::Mode;
 use bessemer_train::{ComputeOptions, DeviceKind, DeviceOptions, Group, StopSignal, TrainError, TrainSession};
 use serde::Serialize;
@@ -105,9 +105,7 @@ impl Together {
                 return Err(TrainError::Interrupted { step: 0, checkpoint: None });
             }
             let asked = Instant::now();
-            // There is `None` once between two epochs.
-            let Some(batch) = batches.next() else { continue };
-            let batch = batch?;
+            let batch = next_of(&mut *batches, steps)?;
             waited += asked.elapsed();
             session.feed(&batch.feeds)?;
             let ticket = session.submit()?;
@@ -148,9 +146,7 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
         if stop.is_raised() {
             return Err(TrainError::Interrupted { step: 0, checkpoint: None });
         }
-        // There is `None` once between two epochs.
-        let Some(batch) = batches.next() else { continue };
-        let batch = batch?;
+        let batch = next_of(&mut *batches, 0)?;
         let loaded = batch.samples as u64;
         batches.recycle(batch.feeds);
         // The first batch takes the start of the threads and of the page cache.

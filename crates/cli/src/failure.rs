@@ -201,7 +201,7 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
 
 /// Says what is wrong with the words of a command line, or what was asked for: help and version as they are, errors in one line. Returns
 /// the exit code.
-pub(crate) fn tell_command_line(error: &clap::Error, words: &[String]) -> u8 {
+pub(crate) fn tell_command_line(error: &clap::Error, words: impl Iterator<Item = String>) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
@@ -210,7 +210,7 @@ pub(crate) fn tell_command_line(error: &clap::Error, words: &[String]) -> u8 {
         _ => {
             let mut said = command_line(&error.render().to_string());
             if error.kind() == ErrorKind::InvalidSubcommand && !said.contains("tip: ") {
-                let names = subcommands_of(words.iter().cloned());
+                let names = subcommands_of(words);
                 said = said.replace("; see --help", &format!("; there are {}; see --help", names.join(", ")));
             }
             eprintln!("{said}");

@@ -17,10 +17,12 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ranks::open_error_pipe();
-    let line = commands::command_line();
     let cli = match args::parse(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(failure::tell_command_line(&error, line.get(1..).unwrap_or_default())),
+        Err(error) => {
+            let words = commands::command_line().into_iter().skip(1);
+            return ExitCode::from(failure::tell_command_line(&error, words));
+        }
     };
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -50,8 +50,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     // Each rank would say the same.
     if let Err(error) = args::parse(std::iter::once("bessemer".into()).chain(command.iter().cloned())) {
-        let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        std::process::exit(tell_command_line(&error, &words).into());
+        let words = command.iter().map(|word| word.to_string_lossy().into_owned());
+        std::process::exit(tell_command_line(&error, words).into());
     }
     let mut restarts = options.restarts;
     let stop = StopSignal::from_system()?;
