@@ -218,6 +218,7 @@ fn largest_batch_of(request: &Request, known: &Plan) -> Result<Option<usize>, Mo
             Err(ModelError::Graph(GraphError::Unsupported(operations))) if batch > request.batch_size => {
                 Ok(Need::NoPlan { times: too_many_elements(&operations) })
             }
+            Err(ModelError::Graph(GraphError::Op(_))) if batch > request.batch_size => Ok(Need::NoPlan { times: None }),
             Err(error) => Err(error),
         }
     };
@@ -229,20 +230,35 @@ mod tests {
     use super::*;
     use bessemer_train::DeviceKind;
 
+    fn request(model: &str, mode: Mode, batch_size: usize, device: DeviceKind, memory_bytes: u64) -> Request {
+        Request {
+            model: model.to_owned(),
+            mode,
+            batch_size,
+            settings: StepSettings::default(),
+            compile: CompileOptions::default(),
+            device: DeviceOptions { kind: device, ..DeviceOptions::default() },
+            sheet: None,
+            memory_bytes,
+        }
+    }
+
+    /// Of a network of 76,725 boxes an image, whose numbers end at 27,989 images.
+    #[test]
+    fn a_batch_that_an_operation_refuses_is_one_that_is_too_large() {
+        let request = request("efficientdet-d0", Mode::Infer, 1, DeviceKind::Cpu, 20_000_000_000);
+        let found = explain(&request).unwrap().largest_batch.expect("one fits");
+        assert!((20..2000).contains(&found), "{found}");
+        let beyond = Request { memory_bytes: u64::MAX, ..request };
+        let found = explain(&beyond).unwrap().largest_batch.expect("one fits");
+        assert!(plan(&beyond, found).is_ok() && plan(&beyond, found + 1).is_err(), "{found}");
+    }
+
     #[test]
     fn a_plan_of_one_more_sample_does_not_fit() {
         for (model, device) in [("bert-tiny", DeviceKind::Cuda { index: 0 }), ("resnet20-cifar", DeviceKind::Cpu)] {
             for (memory_bytes, batch_size) in [(300_000_000, 1), (1_000_000_000, 8)] {
-                let request = Request {
-                    model: model.to_owned(),
-                    mode: Mode::Train,
-                    batch_size,
-                    settings: StepSettings::default(),
-                    compile: CompileOptions::default(),
-                    device: DeviceOptions { kind: device, ..DeviceOptions::default() },
-                    sheet: None,
-                    memory_bytes,
-                };
+                let request = request(model, Mode::Train, batch_size, device, memory_bytes);
                 let found = explain(&request).unwrap().largest_batch.expect("one fits");
                 let bytes = |batch: usize| plan_bytes(&plan(&request, batch).unwrap());
                 assert!(bytes(found) <= memory_bytes && bytes(found + 1) > memory_bytes, "{model}: {found}");

@@ -10,7 +10,9 @@ use bessemer_models::ModelError;
 use bessemer_train::recipe::Recipe;
 use bessemer_train::tasks::{next_of, registry};
 use bessemer_train::workload::Mode;
-use bessemer_train::{ComputeOptions, DeviceKind, DeviceOptions, Group, StopSignal, TrainError, TrainSession};
+use bessemer_train::{
+    ComputeOptions, DeviceKind, DeviceOptions, Group, INPUT_BOUND, StopSignal, TrainError, TrainSession,
+};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -61,9 +63,6 @@ pub struct PredictedConsumption {
     #[serde(flatten)]
     pub consumption: Consumption,
 }
-
-/// Share of the time that steps wait for their batches from which loading, not the model, decides how fast training is.
-pub const INPUT_BOUND: f64 = 0.05;
 
 /// Training on data that are loaded meanwhile.
 #[derive(Clone, Debug, Serialize)]

@@ -50,6 +50,8 @@ pub struct Request {
     /// Which activations the backward pass computes a second time.
     #[serde(with = "by_name")]
     pub recompute: Recompute,
+    /// Passes of the compiler that are left out, see [`OPTIONAL_PASSES`](bessemer_ir::passes::OPTIONAL_PASSES).
+    pub without: Vec<String>,
     /// Steps before the timed ones.
     pub warmup: usize,
     /// Timed steps of each repeat; at least 1.
@@ -103,6 +105,7 @@ impl Request {
             fuse: true,
             precision: Compute::Fp32,
             recompute: Recompute::None,
+            without: Vec::new(),
             warmup,
             steps,
             repeat,
@@ -342,8 +345,8 @@ impl Request {
             precision,
             tf32,
             recompute: self.recompute,
+            disabled: self.without.clone(),
             buckets,
-            ..CompileOptions::default()
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::names;
 use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
 use bessemer_cuda::Check;
-use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
+use bessemer_ir::passes::{CompileOptions, OPTIONAL_PASSES};
 use bessemer_train::device::UnknownDevice;
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::family::InputKind;
@@ -16,8 +16,10 @@ use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceError, DeviceKind, DeviceOptions, InstructionSet,
     ProgressMode, TrainError, find_checkpoint, state_dict_choice,
 };
-use clap::builder::{PathBufValueParser, TypedValueParser};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -84,6 +86,11 @@ pub(crate) struct Common {
     /// What the backward pass computes again instead of keeping it in memory: none, pointwise or blocks
     #[arg(long, global = true, value_name = "WHAT", default_value = "none")]
     pub recompute: Recompute,
+    /// Passes of the compiler to leave out, to find the one that is to blame for a wrong result, such as chain,fuse (`bessemer explain --help`
+    /// lists all under --after; limits, filters, precision and buckets cannot be left out)
+    #[arg(long, global = true, value_name = "PASS,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(OPTIONAL_PASSES),
+          hide_possible_values = true)]
+    pub without: Vec<String>,
     /// Threads that compute [default: one for each processor, shared by the ranks of a machine]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub threads: Option<usize>,
@@ -120,7 +127,7 @@ pub(crate) struct Common {
 }
 
 /// Common options of commands that compute on a device; "seed" is the last one.
-const COMPUTING_WITH_SEED: [&str; 13] = [
+const COMPUTING_WITH_SEED: [&str; 14] = [
     "device",
     "gpu_libraries",
     "tuning",
@@ -129,6 +136,7 @@ const COMPUTING_WITH_SEED: [&str; 13] = [
     "check",
     "precision",
     "amp",
+    "without",
     "threads",
     "isa",
     "quiet",
@@ -144,12 +152,15 @@ const READ: [(&str, &[&str]); 16] = [
     ("bench data", &COMPUTING_WITH_SEED),
     ("bench kernels", &COMPUTING_WITH_SEED),
     ("bench simulator", &[]),
-    ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
-    ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    ("bench suite", &["precision", "amp", "threads", "seed", "quiet", "log_format"]),
+    ("compare", &["device", "gpu_libraries", "precision", "amp", "threads", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
     ("eval", COMPUTING),
-    ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
+    (
+        "explain",
+        &["device", "gpu_libraries", "no_epilogues", "precision", "amp", "recompute", "without", "threads", "isa"],
+    ),
     ("infer", COMPUTING),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
@@ -163,12 +174,11 @@ const READ: [(&str, &[&str]); 16] = [
 pub(crate) fn command() -> clap::Command {
     let mut program = Cli::command();
     program.build();
-    let common = Common::augment_args(clap::Command::new("common"));
-    let common: Vec<&str> = common.get_arguments().map(|option| option.get_id().as_str()).collect();
+    let common = common_options();
     for (path, read) in READ {
         let names = path.split(' ');
         let found = names.fold(&mut program, |above, name| above.find_subcommand_mut(name).expect("a command"));
-        hide(found, &|option| common.contains(&option) && !read.contains(&option));
+        hide(found, &|option| common.iter().any(|known| known == option) && !read.contains(&option));
     }
     program
 }
@@ -178,7 +188,43 @@ pub(crate) fn command() -> clap::Command {
 /// # Errors
 /// It is wrong, or asks for help.
 pub(crate) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command().try_get_matches_from(line)?)
+    let mut command = command();
+    let given = command.try_get_matches_from_mut(line)?;
+    refuse_unread(&mut command, &given)?;
+    Cli::from_arg_matches(&given)
+}
+
+/// Names of the options that all commands accept.
+fn common_options() -> Vec<String> {
+    let common = Common::augment_args(clap::Command::new("common"));
+    common.get_arguments().map(|option| option.get_id().to_string()).collect()
+}
+
+/// # Errors
+/// A command that computes is given an option of computing that it ignores. Elsewhere they do no harm, as in scripts that set them for all
+/// commands.
+fn refuse_unread(command: &mut clap::Command, given: &ArgMatches) -> Result<(), clap::Error> {
+    let (mut path, mut given) = (Vec::new(), given);
+    while let Some((name, below)) = given.subcommand() {
+        path.push(name);
+        given = below;
+    }
+    let path = path.join(" ");
+    let is_of = |known: &str| path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    let computes = |read: &[&str]| read.contains(&"precision");
+    let Some((name, read)) = READ.iter().find(|(known, read)| is_of(known) && computes(read)) else { return Ok(()) };
+    let is_given = |option: &String| {
+        !["quiet", "log_format", "seed"].contains(&option.as_str())
+            && !read.contains(&option.as_str())
+            && given.value_source(option) == Some(ValueSource::CommandLine)
+    };
+    match common_options().iter().find(|option| is_given(option)) {
+        None => Ok(()),
+        Some(option) => {
+            let text = format!("--{} has no effect on `bessemer {name}`: leave it out", option.replace('_', "-"));
+            Err(command.error(ErrorKind::ArgumentConflict, text))
+        }
+    }
 }
 
 /// Names of what can follow the longest beginning of a command line that is a command.
@@ -251,7 +297,8 @@ impl Common {
     }
 
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
-        let options = CompileOptions { fuse, recompute: self.recompute, ..CompileOptions::default() };
+        let disabled = self.without.clone();
+        let options = CompileOptions { fuse, recompute: self.recompute, disabled, ..CompileOptions::default() };
         let precision = self.precision().unwrap_or_default();
         precision.options(self.device_kind(), options.clone()).unwrap_or(options)
     }

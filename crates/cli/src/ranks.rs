@@ -57,6 +57,9 @@ pub(crate) struct RankArguments {
     /// the job
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
     pub collective_timeout: f64,
+    /// The same before the first step, where each rank opens data, reads weights and compiles
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600.0, value_parser = seconds)]
+    pub start_timeout: f64,
     /// Compare the weights of all ranks each time that so many steps are done
     #[arg(long, value_name = "STEPS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub verify_state: u64,
@@ -149,10 +152,12 @@ impl RankArguments {
         if placement.size > 1 && placement.launcher.is_some_and(|launcher| launcher.starts_mpi()) {
             die_with_parent()?;
         }
-        let [join, peer, collective_timeout] =
-            [self.join_timeout, self.peer_timeout, self.collective_timeout].map(Duration::from_secs_f64);
+        let [join, peer, collective_timeout, start_timeout] =
+            [self.join_timeout, self.peer_timeout, self.collective_timeout, self.start_timeout]
+                .map(Duration::from_secs_f64);
         let mut options = GroupOptions {
             collective_timeout,
+            start_timeout,
             verify_every: self.verify_state,
             wire: self.wire,
             give_up: |error| {

@@ -10,7 +10,7 @@ use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
 use common::{Ran, bessemer, ran};
 use launchers::launchers;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -377,6 +377,18 @@ fn what_is_wrong_with_ranks_is_told() {
     assert_eq!(said.matches(expected).count(), 1, "{said}");
     place.run(&format!("{train} --mpi none")).fails(2, &["neither openmpi nor mpich"]);
     place.run("launch -n 2 --restarts 1 -- eval bert-tiny").fails(2, &["--out DIR or --resume DIR"]);
+    // A job that fails before it has a run is started again as it was.
+    let fails = "#!/bin/sh\ncase \"$*\" in *--version*) echo 'mpirun (Open MPI) 4.1.4';; *) exit 1;; esac\n";
+    fs::create_dir(place.path("fails")).unwrap();
+    fs::write(place.path("fails/mpirun"), fails).unwrap();
+    fs::set_permissions(place.path("fails/mpirun"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", place.path("fails").display());
+    let failed = ran(place.command(&format!("launch -n 2 --restarts 2 -- {train}")).env("PATH", path));
+    assert!(
+        failed.code == 1 && failed.err.matches("it starts over, as it has no run yet").count() == 2,
+        "{}",
+        failed.err
+    );
     place.run("launch -n 0 -- doctor").fails(2, &["0"]);
     // Once, and before a rank is started.
     let wrong = place.run("launch -n 2 -- train bert-tiny --nothing").fails(2, &["unexpected argument '--nothing'"]);

@@ -183,10 +183,14 @@ pub fn largest_batch<E>(
             None => ((good + step / 16).clamp(good + 1, MOST_SAMPLES), MOST_SAMPLES),
             Some((bad, _)) => (good + 1, bad - 1),
         };
-        let gap = most - least;
-        let has_no_plan = matches!(bad, Some((_, Need::NoPlan { times: None })));
-        next = if has_no_plan || gap > gaps[0] / 2 { least.midpoint(most) } else { guess.clamp(least, most) };
-        gaps = [gaps[1], gap];
+        next = guess.clamp(least, most);
+        if let Some((_, found)) = bad {
+            let gap = most - least;
+            if matches!(found, Need::NoPlan { times: None }) || gap > gaps[0] / 2 {
+                next = least.midpoint(most);
+            }
+            gaps = [gaps[1], gap];
+        }
     }
 }
 

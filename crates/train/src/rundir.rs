@@ -123,6 +123,16 @@ impl RunDir {
         Ok(Recipe::load(&path.join(RECIPE).to_string_lossy(), &[])?)
     }
 
+    /// Whether the run in a folder has saved its state.
+    pub fn has_checkpoint(path: &Path) -> bool {
+        path.join("checkpoints/latest").is_file()
+    }
+
+    /// Whether a folder has a run.
+    pub fn is_run(path: &Path) -> bool {
+        path.join(RECIPE).is_file()
+    }
+
     /// Replaces the recipe, where a resumed run was given other settings.
     ///
     /// # Errors

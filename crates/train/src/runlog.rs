@@ -150,6 +150,11 @@ impl RunLog {
     /// Logs and shows a warning.
     pub fn warning(&mut self, message: &str) -> Result<(), EventError> {
         self.progress.warning(message);
+        self.log_warning(message)
+    }
+
+    /// Logs a warning that was shown elsewhere.
+    pub(crate) fn log_warning(&mut self, message: &str) -> Result<(), EventError> {
         let event = self.event(self.step, WarningInfo { message: message.to_owned() });
         let line = self.events.write(&event)?;
         self.progress.event(&line);

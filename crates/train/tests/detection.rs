@@ -6,12 +6,13 @@ use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{Exif, FileFormat, Image, ImageStream};
 use bessemer_train::checkpoint::{Dtype, NamedTensor, load_checkpoint, read_safetensors, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::tasks::registry;
 use bessemer_train::{
-    ConvertOptions, EvalReport, EvaluateOptions, Initialisation, RunFolder, StopSignal, TrainError, TrainOptions,
-    convert_weights, evaluate, train,
+    ConvertOptions, EvalReport, EvaluateOptions, RunFolder, StopSignal, TrainError, TrainOptions, convert_weights,
+    evaluate, train,
 };
 use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
@@ -123,8 +124,7 @@ fn another_number_of_classes_needs_new_heads() {
     train(&options(&first, &["train.steps=1", "data.eval_samples=1"])).unwrap();
     let begin = |run: &Path, overrides: &[&str]| {
         let overrides = [&["model.num_classes=12", "train.steps=1", "data.eval_samples=1"], overrides].concat();
-        let start = Initialisation::Weights(first.clone());
-        train(&TrainOptions { start, ..options(run, &overrides) })
+        train(&options(run, &overrides).with_start(StartRecipe::weights(&first)))
     };
     let error = begin(&folder.path().join("refused"), &[]).unwrap_err().to_string();
     assert!(error.contains("model.new_heads") && error.contains("90") && error.contains("108"), "{error}");
@@ -433,14 +433,13 @@ fn the_weights_of_a_classifier_begin_its_backbone() {
 
     let slow = ["train.steps=1", "eval.every_steps=", "schedule.base_lr=1e-30", "schedule.warmup_lr=0"];
     let run = folder.path().join("begun");
-    train(&TrainOptions { start: Initialisation::Weights(file.clone()), ..options(&run, &slow) }).unwrap();
+    train(&options(&run, &slow).with_start(StartRecipe::weights(&file))).unwrap();
     let told = |run: &Path, text: &str| warnings(run).iter().any(|warning| warning.contains(text));
     assert!(told(&run, "has no weights for the feature pyramid and both heads: they are drawn at random"));
     assert!(!told(&run, "normalise_twice"));
     let twice = folder.path().join("twice");
-    let start = Initialisation::Weights(file.clone());
     let overrides = [&slow[..], &["model.normalise_twice=true"]].concat();
-    train(&TrainOptions { start, ..options(&twice, &overrides) }).unwrap();
+    train(&options(&twice, &overrides).with_start(StartRecipe::weights(&file))).unwrap();
     assert!(told(&twice, "--set model.normalise_twice=false fits them"));
     let begun = last(&run).model;
     let (mut equal, mut drawn) = (0, 0);

@@ -3,10 +3,11 @@
 mod common;
 
 use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::electra::{ClassifyOptions, classify_tokens};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Initialisation, Names, Recipe, RunFolder, TrainOptions,
-    convert_weights, evaluate, train,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights,
+    evaluate, train,
 };
 use common::text::{losses, text};
 use common::{assert_same_tensors, last};
@@ -113,7 +114,7 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     };
     assert_eq!(weights(&exported), weights(&latest), "both folders together are what they were made of");
     let mut options = new_run(&folder.path().join("again"), data, &[]);
-    options.start = Initialisation::Weights(exported.clone());
+    options.recipe.start = StartRecipe::weights(&exported);
     assert!(train(&options).unwrap().metrics["loss"] < metrics["loss"], "six steps more");
 
     let published = |weights: &Path| evaluate("electra-mini", weights, Path::new(data), &EvaluateOptions::default());

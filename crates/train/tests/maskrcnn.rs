@@ -12,11 +12,12 @@ use bessemer_ir::{DType, Graph, Role, Value as IrValue};
 use bessemer_nn::initialise;
 use bessemer_train::checkpoint::{NamedTensor, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::class_scores;
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
 use bessemer_train::workload::{Mode, Workload, workload};
-use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
+use bessemer_train::{EvaluateOptions, Recipe, RunFolder, TrainOptions, evaluate, train};
 use common::{assert_same_tensors, last, last_folder, run_of};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -283,8 +284,7 @@ fn another_number_of_classes_needs_new_heads() {
     train(&options(&first, &["train.steps=1", "data.eval_samples=1"])).unwrap();
     let begin = |run: &str, overrides: &[&str]| {
         let overrides = [&["model.num_classes=13", "train.steps=1", "data.eval_samples=1"], overrides].concat();
-        let start = Initialisation::Weights(first.clone());
-        train(&TrainOptions { start, ..options(&folder.path().join(run), &overrides) })
+        train(&options(&folder.path().join(run), &overrides).with_start(StartRecipe::weights(&first)))
     };
     let error = begin("refused", &[]).unwrap_err().to_string();
     assert!(error.contains("model.new_heads") && error.contains("11") && error.contains("13"), "{error}");
@@ -319,7 +319,7 @@ fn the_weights_of_a_classifier_begin_its_backbone() {
     write_safetensors(&file, &classifier).unwrap();
 
     let slow = ["train.steps=1", "eval.every_steps=", "train.ema_decay=", "schedule.base_lr=1e-30"];
-    train(&TrainOptions { start: Initialisation::Weights(file), ..options(&run, &slow) }).unwrap();
+    train(&options(&run, &slow).with_start(StartRecipe::weights(file))).unwrap();
     let begun = last(&run).model;
     let is_weight =
         |tensor: &&NamedTensor<'_>| !tensor.name.contains("running_") && !tensor.name.contains("num_batches");

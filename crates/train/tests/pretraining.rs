@@ -5,10 +5,11 @@ mod common;
 use bessemer_data::text::Vocabulary;
 use bessemer_train::checkpoint::read_safetensors;
 use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvaluateOptions, Initialisation, Names, Recipe, RunFolder, TrainError, TrainOptions,
-    convert_weights, evaluate, train,
+    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainError, TrainOptions, convert_weights,
+    evaluate, train,
 };
 use common::text::{losses, reversed_text, text};
 use common::{assert_same_tensors, last, last_folder};
@@ -56,8 +57,7 @@ fn runs_resume_bit_for_bit_and_phases_hand_over() {
 
     let (next, longer) =
         (folder.path().join("next"), ["text.sequence_length=32", "text.max_predictions=5", "train.steps=2"]);
-    train(&TrainOptions { start: Initialisation::Phase(whole.clone()), ..new_run(&next, "synthetic", &longer) })
-        .unwrap();
+    train(&new_run(&next, "synthetic", &longer).with_start(StartRecipe::init_from(&whole))).unwrap();
     assert_eq!((last(&next).state.step, last(&next).state.schedule_step), (2, 2));
     let fresh = folder.path().join("fresh");
     train(&new_run(&fresh, "synthetic", &longer)).unwrap();
@@ -153,13 +153,9 @@ fn another_vocabulary_is_refused() {
         names_both(evaluate("bert-tiny", weights, &reversed, &EvaluateOptions::default()).unwrap_err());
         evaluate("bert-tiny", weights, &data, &EvaluateOptions::default()).unwrap();
     }
-    for start in [
-        Initialisation::Weights(run.clone()),
-        Initialisation::Weights(exported.clone()),
-        Initialisation::Phase(run.clone()),
-    ] {
+    for start in [StartRecipe::weights(&run), StartRecipe::weights(&exported), StartRecipe::init_from(&run)] {
         let again = new_run(&other.path().join("again"), reversed.to_str().unwrap(), &steps);
-        names_both(train(&TrainOptions { start, ..again }).unwrap_err());
+        names_both(train(&again.with_start(start)).unwrap_err());
         assert!(!other.path().join("again").exists());
     }
 

@@ -10,10 +10,11 @@ use bessemer_models::electra::{ElectraConfig, PretrainingOptions, evaluate as pr
 use bessemer_nn::initialise;
 use bessemer_train::checkpoint::{read_safetensors, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::squad::{AskOptions, Reader};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Initialisation, NamedTensor, Names, Recipe, RunFolder,
-    TrainOptions, convert_weights, evaluate, train,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, NamedTensor, Names, Recipe, RunFolder, TrainOptions,
+    convert_weights, evaluate, train,
 };
 use common::ranks::trained;
 use common::text::losses;
@@ -287,7 +288,7 @@ fn pretrained_encoders_begin_runs() {
         let run = folder.path().join(name);
         let overrides = [&["squad.vocab="], overrides].concat();
         let options = new_run(&run, folder.path(), &overrides);
-        train(&TrainOptions { start: Initialisation::Weights(start.to_owned()), ..options }).map(|_| run)
+        train(&options.with_start(StartRecipe::weights(start))).map(|_| run)
     };
     let run = begun("run", &weights, &["train.steps=2", "schedule.base_lr=1e-9"]).unwrap();
     let reported = read_events(&run.join("events.jsonl")).unwrap();

@@ -6,11 +6,12 @@ use bessemer_data::shapes::ShapesFolder;
 use bessemer_data::{Exif, FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
+use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, Prediction, infer};
 use bessemer_train::{
-    ErrorKind, EvaluateOptions, Initialisation, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate,
-    train,
+    ErrorKind, EvaluateOptions, Recipe, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate, train,
 };
+use common::ranks::trained;
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed, turned};
 use std::collections::BTreeMap;
 use std::fs;
@@ -147,24 +148,34 @@ fn a_phase_goes_on_with_weights_and_moments_under_its_own_schedule() {
     let folder = TempDir::new().unwrap();
     let first = folder.path().join("first");
     train(&new_run(&first, &["train.steps=4", "train.mixup_alpha=0"])).unwrap();
-    let begun = |name: &str, start: Initialisation| {
+    let begun = |name: &str, start: Option<StartRecipe>| {
         let run = folder.path().join(name);
-        let options =
-            TrainOptions { start, ..new_run(&run, &["train.steps=3", "train.mixup_alpha=0", "train.seed=9"]) };
+        let mut options = new_run(&run, &["train.steps=3", "train.mixup_alpha=0", "train.seed=9"]);
+        options.recipe.start = start.unwrap_or(options.recipe.start);
         train(&options).unwrap();
         (history(&run).0, last(&run))
     };
-    let (phase, end) = begun("phase", Initialisation::Phase(first.clone()));
-    let (weights, _) = begun("weights", Initialisation::Weights(first.join("checkpoints/step-000004")));
-    let (fresh, _) = begun("fresh", Initialisation::Random);
+    let (phase, end) = begun("phase", Some(StartRecipe::init_from(&first)));
+    let (weights, _) = begun("weights", Some(StartRecipe::weights(first.join("checkpoints/step-000004"))));
+    let (fresh, _) = begun("fresh", None);
     assert_eq!(phase[0], weights[0], "the same weights");
     assert_ne!(phase[0], fresh[0]);
     assert_ne!(phase[1], weights[1], "moments go on as well");
     assert_eq!((end.state.step, end.state.schedule_step), (3, 3));
-    let error = train(&TrainOptions {
-        start: Initialisation::Phase(folder.path().join("nowhere")),
-        ..new_run(&folder.path().join("x"), &[])
-    });
+
+    // Its recipe says what it began with: again, and where it dies before its first checkpoint.
+    let (run, again) = (folder.path().join("phase"), folder.path().join("again"));
+    let recipe = Recipe::load(run.join("recipe.toml").to_str().unwrap(), &[]).unwrap();
+    train(&TrainOptions { recipe, ..new_run(&again, &[]) }).unwrap();
+    assert_same_tensors(&last(&again), &end);
+    fs::remove_dir_all(again.join("checkpoints")).unwrap();
+    fs::create_dir(again.join("checkpoints")).unwrap();
+    let recipe = RunDir::recipe_of(&again).unwrap();
+    train(&TrainOptions { recipe, ..resumed(&again, &[]) }).unwrap();
+    assert_same_tensors(&last(&again), &end);
+
+    let nowhere = StartRecipe::init_from(folder.path().join("nowhere"));
+    let error = train(&new_run(&folder.path().join("x"), &[]).with_start(nowhere));
     assert!(error.unwrap_err().to_string().contains("nowhere"));
 }
 
@@ -422,6 +433,23 @@ fn bad_samples_stop_the_run_or_are_left_out() {
         .into_iter()
         .any(|event| matches!(event.body, EventBody::Warning(info) if info.message.contains(victim.to_str().unwrap())));
     assert!(named, "the sample that was left out is listed");
+
+    // On other ranks, too.
+    for other in fs::read_dir(data.join("train/circle")).unwrap() {
+        fs::write(other.unwrap().path(), "no picture").unwrap();
+    }
+    let count = fs::read_dir(data.join("train/circle")).unwrap().count();
+    let shared = folder.path().join("shared");
+    let overrides = [&source, "train.steps=12", "train.accumulation=2", "loader.on_bad_sample=skip"];
+    assert_eq!(trained(2, |_| new_run(&shared, &overrides)).skipped, count);
+    let events = read_events(&shared.join("events.jsonl")).unwrap();
+    let left_out = events.into_iter().filter_map(|event| match event.body {
+        EventBody::Warning(info) if info.message.contains("left out sample") => Some(info.message),
+        _ => None,
+    });
+    let (of_second, of_first): (Vec<String>, Vec<String>) =
+        left_out.partition(|message| message.starts_with("rank 1: left out sample"));
+    assert!(!of_first.is_empty() && !of_second.is_empty(), "{of_first:?} and {of_second:?}");
 }
 
 #[test]

@@ -222,9 +222,13 @@ impl StepProfile {
     /// [`ClusterError`] for more ranks than the cluster has devices.
     pub fn predict(&self, cluster: &Cluster, ranks: Ranks) -> Result<Outcome, ClusterError> {
         cluster.check(ranks)?;
+        Ok(self.with_collectives(buckets::merged(&self.collectives, &self.usual_buckets())).simulate(cluster, ranks))
+    }
+
+    /// How many gradients are in each bucket of the compiler.
+    fn usual_buckets(&self) -> Vec<usize> {
         let BucketOptions { first_bytes, bytes, .. } = BucketOptions::default();
-        let counts = buckets::counts_by_size(&self.collectives, first_bytes as u64, bytes as u64);
-        Ok(self.with_collectives(buckets::merged(&self.collectives, &counts)).simulate(cluster, ranks))
+        buckets::counts_by_size(&self.collectives, first_bytes as u64, bytes as u64)
     }
 
     /// The same step with calls merged between which no collective begins or is waited for: as long, simulated faster.

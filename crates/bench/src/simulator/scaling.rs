@@ -30,8 +30,10 @@ pub struct ScalingRow {
     /// Times and rates.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Number of buckets for which the step is shortest.
+    /// Number of buckets, cut by size as the compiler does.
     pub buckets: usize,
+    /// Seconds of the step with the boundaries for which it is shortest, which is what is to be had from other sizes.
+    pub shortest_seconds: f64,
 }
 
 /// The simulated scaling of a model.
@@ -85,9 +87,12 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
     let nodes: Vec<usize> = if nodes.is_empty() { doublings.collect() } else { nodes.clone() };
     let several = nodes.into_iter().map(|nodes| Ranks { nodes, devices: cluster.devices });
     let row = |ranks| {
-        let counts = buckets::choose(&profile, &cluster, ranks);
-        let bucketed = profile.with_collectives(buckets::merged(&profile.collectives, &counts));
-        ScalingRow { outcome: bucketed.simulate(&cluster, ranks), buckets: counts.len() }
+        let with = |counts: &[usize]| {
+            profile.with_collectives(buckets::merged(&profile.collectives, counts)).simulate(&cluster, ranks)
+        };
+        let counts = profile.usual_buckets();
+        let shortest_seconds = with(&buckets::choose(&profile, &cluster, ranks)).step_seconds;
+        ScalingRow { outcome: with(&counts), buckets: counts.len(), shortest_seconds }
     };
     Ok(ScalingTable {
         model: request.model.clone(),

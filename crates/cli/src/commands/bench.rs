@@ -6,7 +6,6 @@ use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::budget::Budget;
 use bessemer_bench::inputs::Data;
-use bessemer_bench::loading::INPUT_BOUND;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{
     DLPERF_COUNTS, ERROR_OPTION, INTERRUPTED_OPTION, MeasureError, Prepared, Progress, Repeat, Request, failed, measure,
@@ -22,7 +21,7 @@ use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedSt
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
-use bessemer_train::{DeviceKind, DeviceOptions, StopSignal};
+use bessemer_train::{DeviceKind, DeviceOptions, INPUT_BOUND, StopSignal};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -221,6 +220,7 @@ pub(super) fn request(
         fuse: !options.no_fuse,
         precision: common.precision().unwrap_or_default(),
         recompute: common.recompute,
+        without: common.without.clone(),
         warmup: options.warmup.unwrap_or(warmup),
         steps: options.steps.unwrap_or(steps),
         repeat: options.repeat.unwrap_or(repeat),

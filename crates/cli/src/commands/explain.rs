@@ -160,10 +160,20 @@ fn scale(options: &Options, request: Request, cluster: &str) -> anyhow::Result<(
 
 fn scaling_text(table: &ScalingTable) -> String {
     let MetricSchema { samples, unit, .. } = metric_schema(&table.model);
-    let header =
-        ["nodes x devices", "binds", "step ms", unit, "speed-up", "efficiency", "exposed ms", "of step", "buckets"];
+    let header = [
+        "nodes x devices",
+        "binds",
+        "step ms",
+        unit,
+        "speed-up",
+        "efficiency",
+        "exposed ms",
+        "of step",
+        "buckets",
+        "best ms",
+    ];
     let mut rows = Table::new(2, &header);
-    for ScalingRow { outcome, buckets } in &table.rows {
+    for ScalingRow { outcome, buckets, shortest_seconds } in &table.rows {
         rows.row([
             format!("{} x {}", outcome.ranks.nodes, outcome.ranks.devices),
             outcome.binds.name().to_owned(),
@@ -174,6 +184,7 @@ fn scaling_text(table: &ScalingTable) -> String {
             show::significant(outcome.exposed_seconds * 1e3, 3),
             show::percent(outcome.exposed_seconds / outcome.step_seconds),
             buckets.to_string(),
+            show::significant(shortest_seconds * 1e3, 4),
         ]);
     }
     let kernels = match &table.estimated_for {

@@ -3,9 +3,10 @@ use crate::failure::{INTERRUPTED, USAGE, Usage, tell_command_line};
 use crate::ranks::{MpiArgument, Start, device_of, run_ranks};
 use anyhow::bail;
 use bessemer_comm::launch::{Placement, process_variables};
-use bessemer_train::StopSignal;
+use bessemer_train::{RunDir, StopSignal};
 use clap::Args;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -63,17 +64,28 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             std::process::exit(code);
         }
         restarts -= 1;
-        common.notify(&format!("the job ended with code {code}; it is resumed, {restarts} more restarts are left"));
-        command = resumed.clone().expect("checked above");
+        let resumed = resumed.as_ref().filter(|resumed| RunDir::is_run(&resumed.run));
+        let goes_on = if resumed.is_some() { "is resumed" } else { "starts over, as it has no run yet" };
+        common.notify(&format!("the job ended with code {code}; it {goes_on}, {restarts} more restarts are left"));
+        if let Some(resumed) = resumed {
+            command.clone_from(&resumed.command);
+        }
     }
 }
 
+/// How a job goes on.
+struct Resumed {
+    /// Folder of its run.
+    run: PathBuf,
+    command: Vec<OsString>,
+}
+
 /// The command that goes on with the run that `train` makes in a known folder.
-fn resumed(command: &[OsString]) -> Option<Vec<OsString>> {
+fn resumed(command: &[OsString]) -> Option<Resumed> {
     /// Options that say how a new run begins, each with a value.
     const OF_NEW_RUNS: [&str; 4] = ["--recipe", "--weights", "--init-from", "--checkpoint"];
     let is_training = command.first().is_some_and(|name| name == "train");
-    let mut has_folder = false;
+    let mut run = None;
     let mut resumed = Vec::new();
     let mut rest = command.iter().map(|argument| argument.to_string_lossy().into_owned());
     while let Some(argument) = rest.next() {
@@ -83,25 +95,30 @@ fn resumed(command: &[OsString]) -> Option<Vec<OsString>> {
         };
         match name.as_str() {
             "--out" | "--resume" => {
-                has_folder = true;
-                resumed.extend(["--resume".to_owned(), value.or_else(|| rest.next())?]);
+                let folder = value.or_else(|| rest.next())?;
+                run = Some(PathBuf::from(&folder));
+                resumed.extend(["--resume".to_owned(), folder]);
             }
             name if OF_NEW_RUNS.contains(&name) => drop(value.or_else(|| rest.next())),
             _ => resumed.push(argument),
         }
     }
-    (is_training && has_folder).then(|| resumed.into_iter().map(OsString::from).collect())
+    let command = resumed.into_iter().map(OsString::from).collect();
+    run.filter(|_| is_training).map(|run| Resumed { run, command })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::path::Path;
 
     #[test]
     fn a_run_in_a_known_folder_can_be_resumed() {
         let of = |text: &str| {
             let resumed = resumed(&text.split(' ').map(OsString::from).collect::<Vec<_>>())?;
-            Some(resumed.iter().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "))
+            assert_eq!(resumed.run, Path::new("r"));
+            Some(resumed.command.join(OsStr::new(" ")).into_string().unwrap())
         };
         let expected = Some("train resnet50 --data d --resume r --set a=b".to_owned());
         assert_eq!(of("train resnet50 --data d --recipe x --out r --set a=b"), expected);

@@ -6,12 +6,12 @@ use crate::ranks::RankArguments;
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::{Exif, OnBadSample};
-use bessemer_train::recipe::Override;
+use bessemer_train::recipe::{Override, StartRecipe};
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
-    CheckpointChoice, ComputeOptions, Group, Initialisation, Recipe, RunDir, RunFolder, StopSignal, TrainError,
-    TrainOptions, TrainReport, find_checkpoint, train_in,
+    CheckpointChoice, ComputeOptions, Group, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
+    TrainReport, find_checkpoint, train_in,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -102,8 +102,10 @@ pub(crate) struct Options {
 const SAMPLES: usize = 40;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let recipe = recipe(options, common)?;
-    let start = start(options, common)?;
+    let mut recipe = recipe(options, common)?;
+    if let Some(start) = start(options, common)? {
+        recipe.start = start;
+    }
     let group = options.ranks.join(&recipe.to_toml(), common.device_kind(), common)?;
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
@@ -118,11 +120,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     compute.compile.buckets.overlap = options.ranks.overlap;
     let request = TrainOptions {
         compute,
-        start,
         progress: common.progress(),
         stop: StopSignal::from_system()?,
         run_steps: options.stop_after.map(|steps| steps as u64),
         command: command_line(),
+        commit: option_env!("BESSEMER_COMMIT").map(str::to_owned),
         ..TrainOptions::new(recipe, folder(options))
     };
     match options.seeds {
@@ -175,23 +177,29 @@ fn stopped_as_asked(request: &TrainOptions, error: &anyhow::Error) -> Option<Str
     }
 }
 
-fn start(options: &Options, common: &Common) -> anyhow::Result<Initialisation> {
+/// What the run begins with by the command line.
+fn start(options: &Options, common: &Common) -> anyhow::Result<Option<StartRecipe>> {
     let choice = options.checkpoint;
     Ok(match (&options.weights, &options.init_from) {
-        (Some(weights), _) => Initialisation::Weights(locate(weights, choice, common)?.path),
+        (Some(weights), _) => Some(StartRecipe::weights(as_text(locate(weights, choice, common)?.path)?)),
         (None, Some(file)) if file.is_file() => {
             bail!(Usage(format!("--init-from takes a run or a checkpoint; --weights {} takes a file", file.display())))
         }
         (None, Some(run)) => {
             let is_run = find_checkpoint(run, None).map_err(TrainError::from)?.is_some();
             let usual = is_run.then_some(CheckpointChoice::Latest);
-            Initialisation::Phase(locate(run, choice.or(usual), common)?.path)
+            Some(StartRecipe::init_from(as_text(locate(run, choice.or(usual), common)?.path)?))
         }
         (None, None) if choice.is_some() => {
             bail!(Usage("--checkpoint is for the run that --weights or --init-from names".to_owned()))
         }
-        (None, None) => Initialisation::Random,
+        (None, None) => None,
     })
+}
+
+/// A path that recipes can hold.
+fn as_text(path: PathBuf) -> Result<String, Usage> {
+    path.into_os_string().into_string().map_err(|path| Usage(format!("{}: the path is not UTF-8", path.display())))
 }
 
 fn folder(options: &Options) -> RunFolder {

@@ -46,6 +46,11 @@ pub const PASSES: [&str; 14] = [
     "schedule",
 ];
 
+/// Passes that a graph compiles without, one by one, to find the one that is to blame for a wrong result. Where "fuse" is left out each operation
+/// is a fusion by itself.
+pub const OPTIONAL_PASSES: [&str; 10] =
+    ["simplify", "fold", "widen", "recompute", "masks", "prologue", "chain", "fuse", "factors", "schedule"];
+
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
@@ -59,7 +64,7 @@ pub struct CompileOptions {
     pub recompute: Recompute,
     /// How sums over ranks are packed into messages.
     pub buckets: BucketOptions,
-    /// Names of passes left out.
+    /// Names of passes left out, of [`OPTIONAL_PASSES`].
     pub disabled: Vec<String>,
 }
 

@@ -95,7 +95,7 @@ pub(super) struct OfDevices {
 impl OfDevices {
     /// The bytes of rank 0, which gives `Some`; few of them.
     pub(super) fn bytes_of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
-        Ok(self.tracker.control.all_gather(&bytes.unwrap_or_default(), None)?.swap_remove(0))
+        Ok(self.tracker.control.all_gather(&bytes.unwrap_or_default(), Some(self.tracker.limit()))?.swap_remove(0))
     }
 }
 

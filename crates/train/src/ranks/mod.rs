@@ -19,6 +19,7 @@ use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::run::StateStore;
 use bessemer_nn::Ranks;
 use collectives::{OfDevices, OverEngine};
+pub use pace::INPUT_BOUND;
 pub(crate) use pace::Pace;
 use progress::Tracker;
 use serde::Serialize;
@@ -38,6 +39,8 @@ pub struct GroupOptions {
     pub deadlines: Deadlines,
     /// How long a rank waits for a sum over ranks, or for what they tell each other from the first step on, before it ends the job.
     pub collective_timeout: Duration,
+    /// The same for what ranks tell each other before the first step: each opens data, reads weights and compiles for its own time.
+    pub start_timeout: Duration,
     /// The state of all ranks is compared before the first step and each time that so many steps are done.
     pub verify_every: u64,
     /// Element type in which gradients travel.
@@ -57,6 +60,7 @@ impl Default for GroupOptions {
         Self {
             deadlines: Deadlines::default(),
             collective_timeout: Duration::from_secs(600),
+            start_timeout: Duration::from_secs(3600),
             verify_every: 500,
             wire: Wire::F32,
             give_up: end_with,
@@ -188,7 +192,7 @@ impl Group {
         // Without the others the message layer cannot end in good order.
         let Membership { server, control } = met.inspect_err(|_| is_alone.store(true, Ordering::Release))?;
         watch.set(&control);
-        let tracker = Arc::new(Tracker::new(control, options.collective_timeout));
+        let tracker = Arc::new(Tracker::new(control, options.collective_timeout, options.start_timeout));
         let (rank, size) = (placement.rank, placement.size);
         let carrier = match engine {
             Some(engine) if !adds_by_device => {
@@ -277,7 +281,12 @@ impl Group {
     /// [`TrainError::Ranks`].
     pub fn all_gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, TrainError> {
         let Some(joined) = &self.0 else { return Ok(vec![own]) };
-        joined.control().all_gather(&encode(&own), joined.tracker.limit())?.iter().map(|bytes| decode(bytes)).collect()
+        joined
+            .control()
+            .all_gather(&encode(&own), Some(joined.tracker.limit()))?
+            .iter()
+            .map(|bytes| decode(bytes))
+            .collect()
     }
 
     /// What each rank gives, by rank, on rank 0; nothing on the others. Of any size.
@@ -288,7 +297,7 @@ impl Group {
         let Some(joined) = &self.0 else { return Ok(vec![own]) };
         let bytes = encode(&own);
         let longest = self.all_gather(bytes.len())?.into_iter().max().unwrap_or(0);
-        let (piece, limit) = (PIECE / joined.size, joined.tracker.limit());
+        let (piece, limit) = (PIECE / joined.size, Some(joined.tracker.limit()));
         let mut whole = vec![Vec::new(); joined.size];
         for start in (0..longest).step_by(piece) {
             let own = &bytes[start.min(bytes.len())..(start + piece).min(bytes.len())];

@@ -1,13 +1,14 @@
 //! How long steps take on each rank, apart from waiting for the others: a rank that is slow slows all.
 
-use super::Group;
-use crate::error::TrainError;
 use crate::events::{RankTimes, RanksInfo};
 
 /// Steps after which ranks tell each other how long theirs took.
 const WINDOW: u64 = 50;
 /// A rank is slow if its time exceeds the median of all ranks by this factor.
 const SLOW: f64 = 1.2;
+
+/// Share of the time that steps wait for their batches from which loading, not the model, decides how fast training is.
+pub const INPUT_BOUND: f64 = 0.05;
 
 /// Times of the steps since ranks told each other last.
 #[derive(Default)]
@@ -17,29 +18,37 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Adds the times of a step. Returns what all ranks took each time that enough steps are done, on all of them.
-    ///
-    /// # Errors
-    /// [`TrainError::Ranks`].
-    pub(crate) fn add(&mut self, group: &Group, step: RankTimes) -> Result<Option<RanksInfo>, TrainError> {
-        if group.size() == 1 {
-            return Ok(None);
-        }
+    /// Adds the times of a step. Returns the means of this rank's steps each time that enough are done.
+    pub(crate) fn add(&mut self, step: RankTimes) -> Option<(u64, RankTimes)> {
         self.steps += 1;
         self.sum.data_s += step.data_s;
         self.sum.compute_s += step.compute_s;
         self.sum.comm_s += step.comm_s;
         if self.steps < WINDOW {
-            return Ok(None);
+            return None;
         }
         let Pace { steps, sum } = std::mem::take(self);
         let mean = |seconds: f64| seconds / steps as f64;
         let own = RankTimes { data_s: mean(sum.data_s), compute_s: mean(sum.compute_s), comm_s: mean(sum.comm_s) };
-        Ok(Some(RanksInfo { steps, ranks: group.all_gather(own)? }))
+        Some((steps, own))
     }
 }
 
 impl RankTimes {
+    /// What is to be said where steps wait for data. `processors` load them beside what computes.
+    pub(crate) fn input_warning(&self, processors: usize) -> Option<String> {
+        let (step_s, data_s) = (self.data_s + self.compute_s + self.comm_s, self.data_s);
+        let share = data_s / step_s;
+        (share >= INPUT_BOUND).then(|| {
+            let times = step_s / (step_s - data_s);
+            format!(
+                "training is input-bound: steps wait {:.0} % of their time for data, {data_s:.3} of {step_s:.3} s; loading would have to be {times:.1} \
+                 times as fast as it is on these {processors} processors (`bessemer bench data` shows what takes the time)",
+                100.0 * share
+            )
+        })
+    }
+
     /// Seconds of a step in which the rank did not wait for others.
     pub fn own_s(&self) -> f64 {
         self.data_s + self.compute_s
@@ -74,6 +83,15 @@ mod tests {
     fn times(own: &[(f64, f64)]) -> RanksInfo {
         let ranks = own.iter().map(|&(data_s, compute_s)| RankTimes { data_s, compute_s, comm_s: 9.0 });
         RanksInfo { steps: 50, ranks: ranks.collect() }
+    }
+
+    #[test]
+    fn steps_that_wait_for_data_are_input_bound() {
+        let times = |data_s, compute_s| RankTimes { data_s, compute_s, comm_s: 0.1 };
+        assert_eq!(times(0.04, 0.9).input_warning(2), None);
+        let said = times(0.5, 0.4).input_warning(16).unwrap();
+        assert!(said.contains("wait 50 % of their time for data, 0.500 of 1.000 s"), "{said}");
+        assert!(said.contains("2.0 times as fast as it is on these 16 processors"), "{said}");
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(super) struct Tracker {
     pub(super) control: Control,
     /// How long a sum is waited for.
     pub(super) timeout: Duration,
+    /// How long what ranks tell each other before the first step is waited for.
+    start_timeout: Duration,
     state: Mutex<State>,
 }
 
@@ -22,8 +24,8 @@ struct State {
 }
 
 impl Tracker {
-    pub(super) fn new(control: Control, timeout: Duration) -> Self {
-        Self { control, timeout, state: Mutex::default() }
+    pub(super) fn new(control: Control, timeout: Duration, start_timeout: Duration) -> Self {
+        Self { control, timeout, start_timeout, state: Mutex::default() }
     }
 
     /// The control channel, of which nobody else knows any more.
@@ -35,10 +37,9 @@ impl Tracker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long what ranks tell each other is waited for: as long as sums, but for what is prepared before the first step, which takes each rank
-    /// its own time.
-    pub(super) fn limit(&self) -> Option<Duration> {
-        (self.state().progress.phase != Phase::Start).then_some(self.timeout)
+    /// How long what ranks tell each other is waited for.
+    pub(super) fn limit(&self) -> Duration {
+        if self.state().progress.phase == Phase::Start { self.start_timeout } else { self.timeout }
     }
 
     /// A new place in the run; what was begun of the same step stays.

@@ -16,11 +16,12 @@ pub(super) fn combinations(recipe: &Recipe) -> Result<(), Problem> {
 }
 
 fn alternatives(recipe: &Recipe) -> Result<(), Problem> {
-    let (train, eval, checkpoint) = (&recipe.train, &recipe.eval, &recipe.checkpoint);
+    let Recipe { train, eval, checkpoint, start, .. } = recipe;
     let given = [
         (train.epochs.is_some(), train.steps.is_some()),
         (eval.every_epochs.is_some(), eval.every_steps.is_some()),
         (checkpoint.every_epochs.is_some(), checkpoint.every_steps.is_some()),
+        (start.weights.is_some(), start.init_from.is_some()),
     ];
     for ((one, other), given) in ALTERNATIVES.iter().zip(given) {
         require(given != (true, true), one, || format!("only one of {one} and {other} can be given"))?;

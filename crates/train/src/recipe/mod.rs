@@ -33,6 +33,7 @@ use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_nn::{ClipOf, Over};
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 /// Most samples of a batch.
 const BATCH: f64 = 65_536.0;
@@ -66,6 +67,8 @@ pub struct Recipe {
     pub checkpoint: CheckpointRecipe,
     /// How samples are loaded.
     pub loader: LoaderRecipe,
+    /// What the run begins with.
+    pub start: StartRecipe,
     /// What the family of the model has beside.
     own: OwnPart,
 }
@@ -275,5 +278,33 @@ section! {
         pub prefetch: u64 = 2 => Range::closed(1.0, 1024.0), free;
         /// What happens when a sample cannot be read.
         pub on_bad_sample: OnBadSample = OnBadSample::Stop, free;
+    }
+}
+
+section! {
+    /// What a run begins with; with neither field, weights drawn from the seed.
+    pub struct StartRecipe {
+        /// Weights of a file, a checkpoint or a run.
+        pub weights: Option<PathBuf>, free;
+        /// A run, of which the newest checkpoint is taken, or a checkpoint, with its weights, moments and averages: the next phase of a
+        /// training in several, with a schedule that begins at step 0.
+        pub init_from: Option<PathBuf>, free;
+    }
+}
+
+impl StartRecipe {
+    /// Weights of a file, a checkpoint or a run.
+    pub fn weights(path: impl Into<PathBuf>) -> Self {
+        Self { weights: Some(path.into()), init_from: None }
+    }
+
+    /// Weights, moments and averages of a run or a checkpoint.
+    pub fn init_from(path: impl Into<PathBuf>) -> Self {
+        Self { weights: None, init_from: Some(path.into()) }
+    }
+
+    /// Where the weights come from that are not drawn from the seed.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.weights.as_deref().or(self.init_from.as_deref())
     }
 }

@@ -65,10 +65,11 @@ impl FromStr for Override {
 }
 
 /// Fields of which one replaces the other.
-pub(super) const ALTERNATIVES: [(&str, &str); 3] = [
+pub(super) const ALTERNATIVES: [(&str, &str); 4] = [
     ("train.epochs", "train.steps"),
     ("eval.every_epochs", "eval.every_steps"),
     ("checkpoint.every_epochs", "checkpoint.every_steps"),
+    ("start.weights", "start.init_from"),
 ];
 
 /// The model that a recipe names.
@@ -145,6 +146,7 @@ impl Recipe {
         writer.put("eval", &self.eval);
         writer.put("checkpoint", &self.checkpoint);
         writer.put("loader", &self.loader);
+        writer.put("start", &self.start);
         self.own.write(&mut writer);
         writer.table = in_order(writer.table);
         writer
@@ -161,6 +163,7 @@ impl Recipe {
             ("eval", super::EvalRecipe::FIELDS),
             ("checkpoint", super::CheckpointRecipe::FIELDS),
             ("loader", super::LoaderRecipe::FIELDS),
+            ("start", super::StartRecipe::FIELDS),
         ]
     }
 
@@ -219,6 +222,7 @@ impl Recipe {
             eval: reader.take("eval")?,
             checkpoint: reader.take("checkpoint")?,
             loader: reader.take("loader")?,
+            start: reader.take("start")?,
         };
         check::combinations(&recipe)?;
         recipe.own.check(&recipe)?;
@@ -231,7 +235,7 @@ impl Recipe {
 /// Sections before those that a family alone has.
 const HEAD: [&str; 4] = [NAME, DESCRIPTION, "model", "data"];
 /// Sections behind them.
-const TAIL: [&str; 7] = ["train", "optimizer", "schedule", "precision", "eval", "checkpoint", "loader"];
+const TAIL: [&str; 8] = ["train", "optimizer", "schedule", "precision", "eval", "checkpoint", "loader", "start"];
 
 fn in_order(mut table: Table) -> Table {
     let names: Vec<String> = table.keys().cloned().collect();

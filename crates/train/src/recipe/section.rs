@@ -228,11 +228,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Adds fields to a section.
+    /// Adds fields to a section, which is left out as long as it has none.
     pub fn put<T: Section>(&mut self, section: &'static str, fields: &T) {
         let Value::Table(fields) = to_value(fields) else { unreachable!("sections are tables") };
         let free = T::FIELDS.iter().filter(|field| field.is_free).map(|field| format!("{section}.{}", field.name));
         self.free.extend(free);
+        if fields.is_empty() {
+            return;
+        }
         let entry = self.table.entry(section).or_insert_with(|| Value::Table(Table::new()));
         entry.as_table_mut().expect("sections are tables").extend(fields);
     }

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// The folder, the checkpoints and the log of a run; or, on a rank that keeps none, where its warnings go.
 pub(super) enum RunFiles {
     Kept(Box<Files>),
-    OfRankZero { rank: usize, progress: Progress },
+    OfRankZero { rank: usize, progress: Progress, warnings: Vec<String> },
 }
 
 pub(super) struct Files {
@@ -38,7 +38,7 @@ impl RunFiles {
     }
 
     pub(super) fn of_rank_zero(rank: usize, mode: ProgressMode) -> Self {
-        Self::OfRankZero { rank, progress: Progress::new(mode) }
+        Self::OfRankZero { rank, progress: Progress::new(mode), warnings: Vec::new() }
     }
 
     fn files(&mut self) -> Option<&mut Files> {
@@ -106,10 +106,25 @@ impl RunFiles {
     }
 
     pub(super) fn warning(&mut self, message: &str) -> Result<(), TrainError> {
-        if let Self::OfRankZero { rank, progress } = self {
-            progress.warning(&format!("rank {rank}: {message}"));
+        if let Self::OfRankZero { rank, progress, warnings } = self {
+            let message = format!("rank {rank}: {message}");
+            progress.warning(&message);
+            warnings.push(message);
         }
         self.log(|log| log.warning(message))
+    }
+
+    /// Warnings of a rank that keeps no log, which are rank 0's to log.
+    pub(super) fn take_warnings(&mut self) -> Vec<String> {
+        match self {
+            Self::Kept(_) => Vec::new(),
+            Self::OfRankZero { warnings, .. } => std::mem::take(warnings),
+        }
+    }
+
+    /// Logs what another rank showed.
+    pub(super) fn log_warning(&mut self, message: &str) -> Result<(), TrainError> {
+        self.log(|log| log.log_warning(message))
     }
 
     /// Shows a line that is no event.

@@ -6,10 +6,10 @@ mod prepare;
 use crate::checkpoint::{BestMetric, Checkpoint, NamedTensor, SamplerPosition, TrainingState};
 use crate::error::{ErrorKind, FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
-use crate::events::{EndInfo, EvalInfo, RankTimes, Status, StepInfo};
+use crate::events::{EndInfo, EvalInfo, RankTimes, RanksInfo, Status, StepInfo};
 use crate::progress::ProgressMode;
 use crate::ranks::{Group, Pace};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, StartRecipe};
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::compile_options;
 use crate::signals::StopSignal;
@@ -33,19 +33,6 @@ pub enum RunFolder {
     Resume(PathBuf),
 }
 
-/// What a new run starts from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Initialisation {
-    /// Weights drawn from the seed.
-    #[default]
-    Random,
-    /// Weights of a file, a checkpoint or a run.
-    Weights(PathBuf),
-    /// Weights, moments and averages of a run's newest checkpoint, or of a checkpoint: the next phase of a training in several,
-    /// with a schedule of its own.
-    Phase(PathBuf),
-}
-
 /// What [`train`] is asked to do.
 #[derive(Clone, Debug)]
 pub struct TrainOptions {
@@ -55,8 +42,6 @@ pub struct TrainOptions {
     pub folder: RunFolder,
     /// Device and passes to compute with.
     pub compute: ComputeOptions,
-    /// What a new run starts from.
-    pub start: Initialisation,
     /// How progress is shown.
     pub progress: ProgressMode,
     /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`]. Of a step of several
@@ -64,9 +49,9 @@ pub struct TrainOptions {
     pub stop: StopSignal,
     /// Stop in the same way after this many steps of this process.
     pub run_steps: Option<u64>,
-    /// For the log: the command line, and the commit of the program.
+    /// For the log: the command line.
     pub command: Vec<String>,
-    /// Commit that the program was built from; `None` if it is not known.
+    /// For the log: the commit that the program was built from; `None` if it is not known.
     pub commit: Option<String>,
 }
 
@@ -77,13 +62,18 @@ impl TrainOptions {
             recipe,
             folder,
             compute: ComputeOptions::default(),
-            start: Initialisation::Random,
             progress: ProgressMode::Silent,
             stop: StopSignal::new(),
             run_steps: None,
             command: Vec::new(),
             commit: None,
         }
+    }
+
+    /// These options with another start.
+    pub fn with_start(mut self, start: StartRecipe) -> Self {
+        self.recipe.start = start;
+        self
     }
 }
 
@@ -203,6 +193,7 @@ struct Trainer<'a> {
     /// Whether ranks have agreed to stop behind the last step.
     stop_is_agreed: bool,
     pace: Pace,
+    input_is_told: bool,
 }
 
 /// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
@@ -289,6 +280,7 @@ impl Trainer<'_> {
                 self.save(false)?;
             }
         }
+        self.share_skipped()?;
         // The last evaluation is missing if a stop was asked for on its way.
         if self.evaluation_is_due(self.step) { self.stop_if_asked() } else { Ok(()) }
     }
@@ -305,7 +297,7 @@ impl Trainer<'_> {
     /// Saves weights that a new run was given, so that it can be resumed before its first checkpoint.
     fn keep_initial_weights(&mut self) -> Result<(), TrainError> {
         let is_resumed = matches!(self.options.folder, RunFolder::Resume(_));
-        if is_resumed || self.options.start == Initialisation::Random { Ok(()) } else { self.save(false) }
+        if is_resumed || self.options.recipe.start.path().is_none() { Ok(()) } else { self.save(false) }
     }
 
     fn stop_if_asked(&mut self) -> Result<(), TrainError> {
@@ -423,12 +415,38 @@ impl Trainer<'_> {
         self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))
     }
 
-    /// Each time that enough steps are done, rank 0 logs how long they took on each rank, and warns of a slow one.
+    /// Each time that enough steps are done, rank 0 logs how long they took on each rank, and warns of a slow one, and the first time that
+    /// steps waited for data.
     fn report_pace(&mut self, step: RankTimes) -> Result<(), TrainError> {
-        let Some(info) = self.pace.add(self.group, step)?.filter(|_| self.group.leads()) else { return Ok(()) };
-        let slow = info.warning(self.group.hosts());
-        self.files.ranks(self.step, info)?;
-        slow.map_or(Ok(()), |warning| self.files.warning(&warning))
+        let Some((steps, own)) = self.pace.add(step) else { return Ok(()) };
+        let mut warnings = Vec::new();
+        if self.group.size() > 1 {
+            let info = RanksInfo { steps, ranks: self.group.all_gather(own)? };
+            warnings.extend(info.warning(self.group.hosts()));
+            self.files.ranks(self.step, info)?;
+            self.log_of_others()?;
+        }
+        if !self.input_is_told
+            && let Some(warning) = own.input_warning(self.options.compute.device.threads)
+        {
+            self.input_is_told = true;
+            warnings.push(warning);
+        }
+        if self.group.leads() { warnings.iter().try_for_each(|warning| self.files.warning(warning)) } else { Ok(()) }
+    }
+
+    /// Rank 0 logs what the other ranks have warned of since.
+    fn log_of_others(&mut self) -> Result<(), TrainError> {
+        let warnings = self.group.gather(self.files.take_warnings())?;
+        warnings.iter().flatten().try_for_each(|warning| self.files.log_warning(warning))
+    }
+
+    /// On rank 0 what all ranks left out.
+    fn share_skipped(&mut self) -> Result<(), TrainError> {
+        self.log_of_others()?;
+        let of_all = self.group.gather(self.skipped.clone())?;
+        self.skipped.extend(of_all.into_iter().flatten());
+        Ok(())
     }
 
     /// Micro-batches of a step that this rank takes.

@@ -1,7 +1,7 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
 use super::files::RunFiles;
-use super::{Clock, Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
+use super::{Clock, Evaluator, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{
     CheckpointStore, Loaded, TrainingState, WeightOptions, is_tensorflow, load_newest, load_weights,
 };
@@ -11,7 +11,7 @@ use crate::loaded_weights::{recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::ranks::{Group, Pace};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, StartRecipe};
 use crate::resume::differences;
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
@@ -102,6 +102,7 @@ impl<'a> Trainer<'a> {
             overflows: 0,
             stop_is_agreed: false,
             pace: Pace::default(),
+            input_is_told: false,
         });
         if group.leads() {
             trainer.task.write_files(trainer.files.path())?;
@@ -204,12 +205,11 @@ fn shared(state: &TrainingState, group: &Group) -> Result<TrainingState, TrainEr
     Ok(serde_json::from_str(&text).map_err(malformed)?)
 }
 
-/// The weights that a run begins with, or the run that goes on.
+/// The weights that a run begins with, or the run that goes on from a checkpoint.
 fn origin(options: &TrainOptions) -> Option<&Path> {
-    match (&options.folder, &options.start) {
-        (RunFolder::Resume(run), _) => Some(run),
-        (_, Initialisation::Weights(path) | Initialisation::Phase(path)) => Some(path),
-        (_, Initialisation::Random) => None,
+    match &options.folder {
+        RunFolder::Resume(run) if RunDir::has_checkpoint(run) => Some(run),
+        _ => options.recipe.start.path(),
     }
 }
 
@@ -217,12 +217,12 @@ fn origin(options: &TrainOptions) -> Option<&Path> {
 fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) -> Result<Vec<String>, TrainError> {
     let model = registry::find(&options.recipe.model.name)?;
     let family = model.family();
-    match &options.start {
-        Initialisation::Random => {
+    match &options.recipe.start {
+        StartRecipe { weights: None, init_from: None } => {
             task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values))?;
             Ok(task.warnings_of_random_weights())
         }
-        Initialisation::Weights(path) => {
+        StartRecipe { weights: Some(path), .. } => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
             if !task.has_part(&tensors) {
@@ -236,7 +236,7 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             session.load_weights(&tensors, &origin)?;
             Ok(notes)
         }
-        Initialisation::Phase(path) => {
+        StartRecipe { init_from: Some(path), .. } => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             registry::check_weights(model, &checkpoint.model, &origin)?;
             let vocabulary = checkpoint.state.vocabulary.as_ref();

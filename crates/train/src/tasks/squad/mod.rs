@@ -100,7 +100,7 @@ impl Squad {
     /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
     pub(super) fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
         let (files, QuestionRecipe { squad, .. }) = (Files::of(recipe)?, recipe.own()?);
-        let vocab_size = origin.map_or(Ok(None), |origin| vocab_size_of(recipe, origin))?;
+        let vocab_size = origin.map(|origin| vocab_size_of(recipe, origin)).transpose()?;
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
         let config = model::config(recipe, vocab_size.unwrap_or(tokenizer.vocabulary().len()))?;
         model::check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
@@ -122,21 +122,17 @@ impl Squad {
     }
 }
 
-/// Words that weights know, or those of a run; `None` for a run that has not saved any.
+/// Words that weights know, or those of a run.
 ///
 /// # Errors
 /// Weights that cannot be read, are of another size, or were trained with another activation than the recipe's.
-fn vocab_size_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError> {
-    let is_run = origin.join("recipe.toml").is_file();
-    if is_run && !origin.join("checkpoints/latest").is_file() {
-        return Ok(None);
-    }
+fn vocab_size_of(recipe: &Recipe, origin: &Path) -> Result<usize, TrainError> {
     let tensors = load_weights(origin, WeightOptions::default())?;
     let (name, place) = (&recipe.model.name, origin.display().to_string());
     let size = family::ENCODERS.require_size(name, &tensors, &place)?;
     let (asked, known) = (recipe.own::<QuestionRecipe>()?.encoder.activation, weights::activation(origin)?);
     match known.filter(|known| *known != asked) {
-        None => Ok(Some(size.tokens)),
+        None => Ok(size.tokens),
         Some(known) => {
             let name = |activation: Activation| match activation {
                 Activation::Gelu => "gelu",
