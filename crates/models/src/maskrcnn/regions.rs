@@ -9,6 +9,7 @@ use bessemer_ir::ops::detection::matching::NEGATIVE;
 use bessemer_ir::ops::detection::sample::{NEGATIVE_ROW, POSITIVE_ROW, PackRows, SampleOrder, SampleRows, Sampler};
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::source::Constant;
 use bessemer_ir::{DType, Graph, Shape, Value};
 use bessemer_nn::loss::{WeightedRows, huber, masked_cross_entropy, sigmoid_cross_entropy, sum_all};
@@ -31,14 +32,19 @@ pub(super) fn sample(
     Ok((Sampler { total, most_positives, order }, vec![candidates, b.micro_step()?]))
 }
 
+/// Whether each of `rows` rows is among the first `count i32[B]` of its image, `[B, rows]`, or the first `count i32[]`, `[rows]`.
+fn is_before(g: &mut Graph, rows: usize, count: Value) -> Result<Value> {
+    let data = (0..rows).map(|row| Scalar(row as f64)).collect();
+    let numbers = g.push1(Constant { dtype: DType::I32, shape: [rows].into(), data }, &[])?;
+    let count = if g.shape(count).rank() == 0 { count } else { as_column(g, count)? };
+    g.binary(BinaryKind::Lt, numbers, count)
+}
+
 /// `x [B, N, ...]` with zeros behind the first `count i32[B]` rows of each image, or `[N, ...]` with zeros behind the first `count
 /// i32[]`.
 pub(super) fn zero_behind(g: &mut Graph, x: Value, count: Value) -> Result<Value> {
     let (axis, dims) = (g.shape(count).rank(), g.shape(x).dims().to_vec());
-    let data = (0..dims[axis]).map(|row| Scalar(row as f64)).collect();
-    let numbers = g.push1(Constant { dtype: DType::I32, shape: [dims[axis]].into(), data }, &[])?;
-    let count = if axis == 0 { count } else { as_column(g, count)? };
-    let is_there = g.binary(BinaryKind::Lt, numbers, count)?;
+    let is_there = is_before(g, dims[axis], count)?;
     let shape = [&dims[..=axis], &vec![1; dims.len() - axis - 1]].concat();
     let is_there = g.reshape(is_there, Shape::new(shape))?;
     let zero = g.constant_like(x, 0.0)?;
@@ -62,6 +68,22 @@ pub(super) fn flat(g: &mut Graph, x: Value) -> Result<Value> {
 pub(super) fn images_of(g: &mut Graph, batch: usize, rows: usize) -> Result<Value> {
     let data = (0..batch * rows).map(|row| Scalar((row / rows) as f64)).collect();
     g.push1(Constant { dtype: DType::I32, shape: [batch * rows].into(), data }, &[])
+}
+
+/// A match `i32[B, N]` of `boxes f32[B, N, 4]`, where those without area among the first `count i32[B]` are background instead of
+/// ignored: reference boxes beyond the image become such proposals, and NVIDIA's recipe draws them as any other.
+fn background_without_area(g: &mut Graph, matches: Value, boxes: Value, count: Value) -> Result<Value> {
+    let [batch, rows] = [g.shape(matches)[0], g.shape(matches)[1]];
+    let mut of_coordinates = |first: usize| g.slice(boxes, &[0, 0, first], &[batch, rows, first + 2], &[1; 3]);
+    let [low, high] = [of_coordinates(0)?, of_coordinates(2)?];
+    let sides = g.sub(high, low)?;
+    let shorter = g.reduce(ReduceKind::Min, sides, &[2], false)?;
+    let none = g.constant_like(shorter, 0.0)?;
+    let has_no_area = g.binary(BinaryKind::Le, shorter, none)?;
+    let background = g.constant_like(matches, f64::from(NEGATIVE))?;
+    let drawn = g.select(has_no_area, background, matches)?;
+    let is_proposal = is_before(g, rows, count)?;
+    g.select(is_proposal, drawn, matches)
 }
 
 /// The regions that enter the losses.
@@ -94,7 +116,10 @@ impl Regions {
         let truths = zero_behind(g, objects.boxes, objects.count)?;
         let candidates = g.concat(&[proposals.boxes, truths], 1)?;
         let rule = flavour.match_regions(training.region_overlap);
-        let matches = g.push(rule, &[candidates, objects.boxes, objects.count])?[0];
+        let mut matches = g.push(rule, &[candidates, objects.boxes, objects.count])?[0];
+        if flavour == Flavour::Nvidia {
+            matches = background_without_area(g, matches, candidates, proposals.count)?;
+        }
         let (sampler, operands) = sample(b, training.region_samples, training.random_samples, matches, streams)?;
         let g = &mut b.graph;
         let sampled = g.push(SampleRows { sampler, fill: flavour.fill() }, &operands)?;
