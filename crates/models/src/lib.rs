@@ -10,6 +10,8 @@ pub mod efficientnet;
 pub mod electra;
 pub mod maskrcnn;
 mod model;
+#[cfg(test)]
+mod recipe_fixtures;
 pub mod resnet;
 pub mod resnet_cifar;
 pub mod tensorflow;

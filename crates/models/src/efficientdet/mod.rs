@@ -22,11 +22,11 @@ use crate::detector::{Objects, total};
 use crate::efficientnet::{self, Backbone};
 use crate::model::Model;
 use crate::{InitScheme, ModelError};
-use bessemer_ir::{DType, Value};
+use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::{l2_sum, sum_all};
 use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Mode, Ranks, Result, Streams, TrainConfig};
+use bessemer_nn::{Builder, Mode, PixelScale, Ranks, Result, Streams, TrainConfig};
 use heads::Outputs;
 use targets::{Matched, box_losses, class_losses};
 
@@ -67,20 +67,8 @@ pub fn forward_loss(
     let objects = Objects::feed(&mut b, batch, options.max_objects)?;
     let specs = b.specs().to_vec();
     let total = b.scope("loss", |b| {
-        let matched = Matched::new(b, &objects, options)?;
+        let [class_loss, box_loss] = losses(b, &outputs, &objects, loss, options)?;
         let g = &mut b.graph;
-        let positives = g.cast(matched.positives, DType::F32)?;
-        let positives = g.sum(positives, &[0])?;
-        let (positives, factor) = b.weight_of_mean(positives)?;
-        let divisor = b.graph.add_scalar(positives, 1.0)?;
-        let classes = class_losses(b, &outputs, &matched, loss, options)?;
-        let boxes = box_losses(b, &outputs, &matched, loss)?;
-        let [classes, boxes] = [summed(b, &classes)?, summed(b, &boxes)?];
-        let g = &mut b.graph;
-        let class_sum = g.div(classes, divisor)?;
-        let class_loss = g.mul_scalar(class_sum, factor)?;
-        let box_sum = g.div(boxes, divisor)?;
-        let box_loss = g.mul_scalar(box_sum, 0.25 * factor)?;
         let l2 = l2_sum(g, &specs, |_| false)?;
         let l2_loss = g.mul_scalar(l2, loss.l2)?;
         for (name, value) in [("cls_loss", class_loss), ("box_loss", box_loss), ("l2_loss", l2_loss)] {
@@ -91,6 +79,31 @@ pub fn forward_loss(
         g.add(total, l2_loss)
     })?;
     Ok((b, total))
+}
+
+/// The losses of classes and of boxes, `f32[]` each, divided by one more than the matched boxes of the batch; that of boxes by 4
+/// besides.
+fn losses(
+    b: &mut Builder,
+    outputs: &Outputs,
+    objects: &Objects,
+    loss: &LossOptions,
+    options: &DetectorOptions,
+) -> Result<[Value; 2]> {
+    let matched = Matched::new(b, objects, options)?;
+    let g = &mut b.graph;
+    let positives = g.cast(matched.positives, DType::F32)?;
+    let positives = g.sum(positives, &[0])?;
+    let (positives, factor) = b.weight_of_mean(positives)?;
+    let divisor = b.graph.add_scalar(positives, 1.0)?;
+    let classes = class_losses(b, outputs, &matched, loss, options)?;
+    let boxes = box_losses(b, outputs, &matched, loss)?;
+    let [classes, boxes] = [summed(b, &classes)?, summed(b, &boxes)?];
+    let g = &mut b.graph;
+    let class_sum = g.div(classes, divisor)?;
+    let class_loss = g.mul_scalar(class_sum, factor)?;
+    let box_sum = g.div(boxes, divisor)?;
+    Ok([class_loss, g.mul_scalar(box_sum, 0.25 * factor)?])
 }
 
 /// Detections of a batch. Feeds: `images` and `sizes` as in [`train`]. Outputs, in falling order of the scores: `boxes f32[B, D, 4]`,
@@ -178,15 +191,19 @@ fn network(b: &mut Builder, options: &DetectorOptions, batch: usize) -> Result<O
     };
     let features = b.scope(BACKBONE, |b| {
         if options.normalise_twice {
-            let g = &mut b.graph;
-            let (mean, std) = (g.constant_vector(&options.scale.mean)?, g.constant_vector(&options.scale.std)?);
-            let centred = g.sub(x, mean)?;
-            x = g.div(centred, std)?;
+            x = normalise_again(&mut b.graph, x, &options.scale)?;
         }
         efficientnet::features(b, x, options.backbone, &backbone, &mut Streams::new(options.seed))
     })?;
     let maps = pyramid::pyramid(b, features, options)?;
     heads::heads(b, &maps, options)
+}
+
+/// Pixels that are normalised already, normalised once more, those of the empty canvas as well.
+fn normalise_again(g: &mut Graph, x: Value, scale: &PixelScale) -> Result<Value> {
+    let (mean, std) = (g.constant_vector(&scale.mean)?, g.constant_vector(&scale.std)?);
+    let centred = g.sub(x, mean)?;
+    g.div(centred, std)
 }
 
 /// The sum over all elements of all levels, `f32[]`.
@@ -205,5 +222,7 @@ fn by_image(b: &mut Builder, levels: &[Value]) -> Result<Value> {
     total(b, sums)
 }
 
+#[cfg(test)]
+mod recipe_tests;
 #[cfg(test)]
 mod tests;

@@ -54,7 +54,7 @@ fn cell(b: &mut Builder, inputs: &[Value], options: &DetectorOptions) -> Result<
 }
 
 /// The weighted sum of maps, each brought to `level` and to the pyramid's width.
-fn combine(
+pub(super) fn combine(
     b: &mut Builder,
     maps: &[(usize, Value)],
     level: usize,

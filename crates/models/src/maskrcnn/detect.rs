@@ -23,36 +23,60 @@ pub(super) fn detections(
 ) -> Result<()> {
     let [batch, rows] = [b.graph.shape(proposals.boxes)[0], b.graph.shape(proposals.boxes)[1]];
     let regions = Boxes { boxes: flat(&mut b.graph, proposals.boxes)?, image: images_of(&mut b.graph, batch, rows)? };
-    let Classified { logits, deltas } = heads::classify(b, maps, regions, options)?;
-    let most = detection.detections;
-    let (boxes, labels, kept) = b.scope("detect", |b| {
-        let g = &mut b.graph;
-        let classes = options.num_classes;
-        let scores = g.softmax(logits)?;
-        let scores = g.reshape(scores, [batch, rows, classes])?;
-        let scores = g.slice(scores, &[0, 0, 1], &[batch, rows, classes], &[1; 3])?;
-        let deltas = g.reshape(deltas, [batch, rows, classes, 4])?;
-        let deltas = g.slice(deltas, &[0, 0, 1, 0], &[batch, rows, classes, 4], &[1; 4])?;
-        let boxes = g.push1(options.flavour.decode_regions(), &[deltas, proposals.boxes, sizes])?;
-        let [_, min_size] = options.flavour.least_sides();
-        let rule = Suppress {
-            groups: BoxGroups::Columns,
-            score_floor: Some(Scalar(detection.score_floor)),
-            min_size,
-            ..Suppress::new(Suppression::Hard { iou: Scalar(detection.overlap) }, most)
-        };
-        let kept = g.push(rule, &[boxes, scores, proposals.count])?;
-        let boxes = g.gather(boxes, kept[0], 1, 1)?;
-        let boxes = g.gather(boxes, kept[1], 2, 2)?;
-        let labels = g.add_scalar(kept[1], 1.0)?;
-        Ok((zero_behind(g, boxes, kept[3])?, zero_behind(g, labels, kept[3])?, kept))
-    })?;
+    let classified = heads::classify(b, maps, regions, options)?;
+    let Chosen { boxes, labels, scores, count } =
+        b.scope("detect", |b| choose(b, classified, proposals, sizes, options, detection))?;
     let masks = masks(b, maps, boxes, labels, options)?;
-    let outputs = [("boxes", boxes), ("labels", labels), ("scores", kept[2]), ("count", kept[3]), ("masks", masks)];
+    let outputs = [("boxes", boxes), ("labels", labels), ("scores", scores), ("count", count), ("masks", masks)];
     for (name, value) in outputs {
         b.graph.output(name, value);
     }
     Ok(())
+}
+
+/// Detections without masks, zeros behind the last one.
+pub(super) struct Chosen {
+    /// `f32[B, D, 4]`
+    pub boxes: Value,
+    /// `i32[B, D]`
+    pub labels: Value,
+    /// `f32[B, D]`
+    pub scores: Value,
+    /// `i32[B]`
+    pub count: Value,
+}
+
+/// The best boxes of all proposals and classes that do not overlap too much.
+pub(super) fn choose(
+    b: &mut Builder,
+    classified: Classified,
+    proposals: &Proposals,
+    sizes: Value,
+    options: &MaskRcnnOptions,
+    detection: &DetectionOptions,
+) -> Result<Chosen> {
+    let g = &mut b.graph;
+    let [batch, rows] = [g.shape(proposals.boxes)[0], g.shape(proposals.boxes)[1]];
+    let classes = options.num_classes;
+    let scores = g.softmax(classified.logits)?;
+    let scores = g.reshape(scores, [batch, rows, classes])?;
+    let scores = g.slice(scores, &[0, 0, 1], &[batch, rows, classes], &[1; 3])?;
+    let deltas = g.reshape(classified.deltas, [batch, rows, classes, 4])?;
+    let deltas = g.slice(deltas, &[0, 0, 1, 0], &[batch, rows, classes, 4], &[1; 4])?;
+    let boxes = g.push1(options.flavour.decode_regions(), &[deltas, proposals.boxes, sizes])?;
+    let [_, min_size] = options.flavour.least_sides();
+    let rule = Suppress {
+        groups: BoxGroups::Columns,
+        score_floor: Some(Scalar(detection.score_floor)),
+        min_size,
+        ..Suppress::new(Suppression::Hard { iou: Scalar(detection.overlap) }, detection.detections)
+    };
+    let kept = g.push(rule, &[boxes, scores, proposals.count])?;
+    let (scores, count) = (kept[2], kept[3]);
+    let boxes = g.gather(boxes, kept[0], 1, 1)?;
+    let boxes = g.gather(boxes, kept[1], 2, 2)?;
+    let labels = g.add_scalar(kept[1], 1.0)?;
+    Ok(Chosen { boxes: zero_behind(g, boxes, count)?, labels: zero_behind(g, labels, count)?, scores, count })
 }
 
 /// Probabilities of the pixels of each detection, `f32[B, D, M, M]`, zeros for rows without one, whose label is 0.

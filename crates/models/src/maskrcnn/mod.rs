@@ -199,4 +199,6 @@ fn network(b: &mut Builder, options: &MaskRcnnOptions, batch: usize) -> Result<(
 }
 
 #[cfg(test)]
+mod recipe_tests;
+#[cfg(test)]
 mod tests;
