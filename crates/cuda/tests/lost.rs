@@ -6,6 +6,7 @@ mod device;
 #[path = "common/everything.rs"]
 mod everything;
 
+use bessemer_cuda::driver::{Context, Driver};
 use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Plan;
@@ -107,6 +108,31 @@ fn a_device_that_is_lost_gives_one_error_from_then_on() {
             drop(gpu);
             assert_eq!(knobs.get("calls"), calls, "{what}: {:?}", &knobs.calls()[calls as usize..]);
         }
+    }
+    knobs.set("reset", 1);
+}
+
+/// All codes of which the driver's documentation says that the process must end.
+#[test]
+fn codes_that_end_a_context_are_not_asked_again() {
+    let Some(folder) = mock_or_skip("codes_that_end_a_context_are_not_asked_again") else { return };
+    let knobs = Knobs::open(folder);
+    for code in [214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999] {
+        knobs.set("reset", 1);
+        let driver = Driver::open(&folder.join("libcuda.so.1")).unwrap();
+        let context = Context::new(&driver, 0).unwrap();
+        context.synchronize().unwrap();
+        knobs.set("fail_code", code);
+        knobs.set("fail_at", knobs.get("calls") + 2);
+        let first = context.synchronize().unwrap_err().to_string();
+        assert_eq!(knobs.failed(), "cuCtxSynchronize", "{code}");
+        assert!(
+            first.contains(&format!("code {code}: ")) && first.ends_with("the GPU is lost to this process"),
+            "{first}"
+        );
+        let calls = knobs.get("calls");
+        assert_eq!(context.synchronize().unwrap_err().to_string(), first);
+        assert_eq!(knobs.get("calls"), calls, "{code}");
     }
     knobs.set("reset", 1);
 }

@@ -25,10 +25,11 @@ struct Lost {
     given: String,
 }
 
-/// Codes after which a context answers every call with the same: uncorrectable errors of memory and links, a context that was destroyed,
-/// and what a kernel did wrong (illegal address, timeout, assertion, stack, instruction, alignment, address space, program
-/// counter, launch, tensor memory), or nobody knows (CUDA driver API, `CUresult`).
-const STICKY: [i32; 14] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999];
+/// Codes after which a context answers every call with the same: uncorrectable errors of memory and links, errors that the device
+/// contained, a context that was destroyed, what a kernel did wrong (illegal address, timeout, assertion, stack, instruction, alignment,
+/// address space, program counter, launch, tensor memory), a client that the server of MPS ended, an external device that failed, or nobody
+/// knows (CUDA driver API, `CUresult`).
+const STICKY: [i32; 17] = [214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
