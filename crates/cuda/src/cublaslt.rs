@@ -564,6 +564,7 @@ fn check_sizes<M: Borrow<Block>>(
 /// Something of cuBLASLt's that is released in the end.
 struct Owned {
     handle: Handle,
+    context: Context,
     destroy: unsafe extern "C" fn(Handle) -> i32,
 }
 
@@ -576,14 +577,16 @@ impl Owned {
     ) -> Result<Owned, GpuError> {
         let mut handle = 0;
         library.check(call, create(&mut handle))?;
-        Ok(Owned { handle, destroy })
+        Ok(Owned { handle, context: library.context.clone(), destroy })
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: the handle was created once and is used no more.
-        unsafe { (self.destroy)(self.handle) };
+        if self.context.is_alive().is_ok() {
+            // SAFETY: the handle was created once and is used no more.
+            unsafe { (self.destroy)(self.handle) };
+        }
     }
 }
 

@@ -73,6 +73,8 @@ fn errors(Loaded { executor, state, gpu }: &mut Loaded) -> Vec<(&'static str, Op
 fn a_device_that_is_lost_gives_one_error_from_then_on() {
     let Some(folder) = mock_or_skip("a_device_that_is_lost_gives_one_error_from_then_on") else { return };
     let knobs = Knobs::open(folder);
+    let libraries = ["libcudnn.so.9", "libcublasLt.so.13"].map(|library| Knobs::of(folder, library));
+    let calls_of_libraries = || libraries.each_ref().map(|knobs| knobs.get("calls"));
     for (eager, check) in [(false, Check::Nothing), (true, Check::Nothing), (true, Check::Errors)] {
         knobs.set("reset", 1);
         let ends: Vec<i64> = {
@@ -102,11 +104,13 @@ fn a_device_that_is_lost_gives_one_error_from_then_on() {
             for (call, said) in errors(&mut loaded) {
                 assert_eq!(said.as_ref(), Some(&message), "{what}: {call}");
             }
+            let of_libraries = calls_of_libraries();
             let Loaded { executor, state, gpu } = loaded;
             drop((executor, state));
             assert_eq!(gpu.memory(), [], "{what}");
             drop(gpu);
             assert_eq!(knobs.get("calls"), calls, "{what}: {:?}", &knobs.calls()[calls as usize..]);
+            assert_eq!(calls_of_libraries(), of_libraries, "{what}: nothing of cuDNN's and cuBLASLt's is released");
         }
     }
     knobs.set("reset", 1);

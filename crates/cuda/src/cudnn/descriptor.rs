@@ -148,7 +148,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if self.handle != 0 {
+        if self.handle != 0 && self.library.is_usable() {
             // SAFETY: the handle was created once and is used no more.
             unsafe { (self.library.api.cudnnBackendDestroyDescriptor)(self.handle) };
         }

@@ -121,6 +121,14 @@ impl Cudnn {
         }
     }
 
+    /// Whether it may be called: of a device that is lost nothing is released.
+    fn is_usable(&self) -> bool {
+        match &self.target {
+            PlanTarget::Device { context, .. } => context.is_alive().is_ok(),
+            PlanTarget::Described(_) => true,
+        }
+    }
+
     /// An error that names the call, what it was about, and what cuDNN says.
     fn check(&self, call: &'static str, about: &str, code: i32) -> Result<(), GpuError> {
         if code == 0 {
