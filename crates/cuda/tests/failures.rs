@@ -6,7 +6,7 @@ mod device;
 #[path = "common/everything.rs"]
 mod everything;
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
+use bessemer_cuda::{Check, CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::reduce::MeanVar;
 use bessemer_ir::passes::{CompileOptions, compile};
@@ -25,6 +25,8 @@ struct Way {
     eager: bool,
     /// Whether engines are measured.
     tunes: bool,
+    /// Whether each launch is waited for.
+    checks: bool,
 }
 
 const PHASES: [&str; 5] = ["building", "the first step", "steady steps", "collecting", "releasing"];
@@ -68,10 +70,11 @@ fn live(gpu: &CudaDevice, at: &mut dyn FnMut()) -> Result<(), RunError> {
 }
 
 fn run(folder: &Path, cubins: &Path, way: Way, at: &mut dyn FnMut()) -> Result<(), String> {
-    let Way { eager, tunes } = way;
+    let Way { eager, tunes, checks } = way;
     let kept = tempfile::tempdir().unwrap();
     let tuning = tunes.then(|| kept.path().join("engines.json"));
-    let options = CudaOptions { cubins: cubins.to_owned(), tuning, ..options(folder, eager) };
+    let check = if checks { Check::Errors } else { Check::Nothing };
+    let options = CudaOptions { cubins: cubins.to_owned(), tuning, check, ..options(folder, eager) };
     let gpu = CudaDevice::open(&options).map_err(|error| error.to_string())?;
     let outcome = live(&gpu, at).map_err(|error| error.to_string());
     assert_eq!(gpu.memory(), [], "what is left behind {outcome:?}");
@@ -96,7 +99,8 @@ fn every_function_may_fail_and_nothing_leaks() {
         left
     };
     let kept = folder.join("cubins");
-    let way = |eager, tunes| Way { eager, tunes };
+    let way = |eager, tunes| Way { eager, tunes, checks: false };
+    let checked = Way { checks: true, ..way(true, false) };
     let replayed = way(false, false);
     for (number, way) in [
         (0, replayed),
@@ -104,6 +108,7 @@ fn every_function_may_fail_and_nothing_leaks() {
         (2, replayed),
         (3, replayed),
         (0, way(true, false)),
+        (1, checked),
         (0, way(false, true)),
         (1, way(false, true)),
     ] {

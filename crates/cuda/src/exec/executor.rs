@@ -312,11 +312,12 @@ impl CudaExecutor {
 
     fn launch(&self, call: &Call) -> Result<(), GpuError> {
         let node = || KernelNode::of(&self.plan.graph, call.nodes[0]);
+        let named = |error| match error {
+            GpuError::Call { .. } => GpuError::Given { operation: node().to_string(), cause: Box::new(error) },
+            error => error,
+        };
         if self.gpu.check == Check::Nothing {
-            return call.steps.iter().try_for_each(|step| self.give(step)).map_err(|error| match error {
-                GpuError::Call { .. } => GpuError::Given { operation: node().to_string(), cause: Box::new(error) },
-                error => error,
-            });
+            return call.steps.iter().try_for_each(|step| self.give(step)).map_err(named);
         }
         let node = node();
         self.gpu.context.note(format!(", in step {} at {node}", self.steps));
@@ -325,7 +326,7 @@ impl CudaExecutor {
         let is_sum = steps.iter().any(|step| matches!(step, BoundStep::Exchange(_)));
         let outputs = call.nodes.iter().filter(|_| !is_sum).flat_map(|&node| outputs(&self.plan, node));
         let outputs = outputs.map(|value| self.memory.value(&self.plan, value));
-        self.give_checked(&node, &steps, &outputs.collect::<Result<Vec<_>, GpuError>>()?)
+        self.give_checked(&node, &steps, &outputs.collect::<Result<Vec<_>, GpuError>>()?).map_err(named)
     }
 
     /// Gives steps that belong together to the stream and, where memory is checked, looks at what they do with it; `outputs` are
