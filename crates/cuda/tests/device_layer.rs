@@ -157,7 +157,7 @@ fn every_call_may_fail_and_nothing_leaks() {
 }
 
 #[test]
-fn errors_in_releasing_are_reported_by_synchronize() {
+fn errors_in_releasing_are_kept() {
     let Some(folder) = mock_or_skip("errors in releasing") else { return };
     let knobs = Knobs::open(folder);
     let context = context(folder).unwrap();
@@ -165,9 +165,10 @@ fn errors_in_releasing_are_reported_by_synchronize() {
     knobs.set("fail_code", 1);
     knobs.set("fail_at", knobs.get("calls") + 2);
     drop(arena);
-    let message = context.synchronize().unwrap_err().to_string();
-    assert_eq!(message, "cuMemFree failed with code 1: CUDA_ERROR_INVALID_VALUE, invalid argument");
     context.synchronize().unwrap();
+    let message = context.take_release_error().unwrap().to_string();
+    assert_eq!(message, "cuMemFree failed with code 1: CUDA_ERROR_INVALID_VALUE, invalid argument");
+    assert!(context.take_release_error().is_none());
     knobs.set("reset", 1);
 }
 
@@ -295,7 +296,31 @@ fn compiled_kernels_are_found_on_disk() {
     let (made, first) = (get("sm_90a"), get("sm_90a"));
     assert!(!made.1 && first.1 && made.0 == first.0);
     assert!(!get("sm_80").1 && get("sm_80").1);
-    assert_eq!(std::fs::read_dir(cache_folder.path().join("deeper")).unwrap().count(), 4);
+    let files = || std::fs::read_dir(cache_folder.path().join("deeper")).unwrap().map(|file| file.unwrap().path());
+    assert_eq!(files().count(), 4);
+    assert!(cache.take_failure().is_none());
+    let whole = made.0.cubin.clone();
+    for damaged in [&whole[..0], &whole[..40], &whole[..whole.len() / 2], &whole[..whole.len() - 1], b"no image"] {
+        let images = files().filter(|path| path.extension().is_some_and(|extension| extension == "cubin"));
+        images.for_each(|path| std::fs::write(path, damaged).unwrap());
+        assert!(!get("sm_90a").1 && get("sm_90a").1, "{} bytes are compiled again", damaged.len());
+    }
+}
+
+#[test]
+fn compiled_kernels_are_used_where_they_cannot_be_kept() {
+    let Some(folder) = mock_or_skip("a cache that cannot be written") else { return };
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    let nvrtc = Nvrtc::open(&libraries(folder)).unwrap();
+    let cache = CubinCache::new(file.join("deeper"));
+    for _ in 0..2 {
+        assert!(!cache.get(&nvrtc, "scale", &scale(1, 0).text, "sm_90a").unwrap().1);
+    }
+    let message = cache.take_failure().unwrap().to_string();
+    assert!(message.starts_with(&format!("{}: ", file.join("deeper").display())), "{message}");
+    assert!(cache.take_failure().is_none());
 }
 
 #[test]

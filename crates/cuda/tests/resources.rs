@@ -3,6 +3,7 @@
 
 mod common;
 
+use bessemer_cuda::cubins::CubinCache;
 use bessemer_cuda::kgen::{Kernel, Parameter, text_of};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_cuda::nvrtc::{Nvrtc, resources};
@@ -267,6 +268,23 @@ fn layers_share_their_kernels() {
     let (of_three, of_five) = (names(3), names(5));
     let new: Vec<&String> = of_five.iter().filter(|name| !of_three.contains(name)).collect();
     assert!(new.is_empty(), "of {}: {new:#?}", of_five.len());
+}
+
+#[test]
+fn images_of_the_compiler_are_kept() {
+    let libraries = Libraries::find(Places::of_process(&[]));
+    if libraries.get(Wanted::Nvrtc).is_none() {
+        return common::skip("images of the compiler", "there is no libnvrtc.so");
+    }
+    let nvrtc = Nvrtc::open(&libraries).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cache = CubinCache::new(folder.path());
+    let text = "extern \"C\" __global__ void twice(float* x) { __shared__ float y[32]; y[threadIdx.x] = x[threadIdx.x]; \
+                __syncthreads(); x[threadIdx.x] = y[31 - threadIdx.x] * 2; }";
+    for architecture in ARCHITECTURES {
+        assert!(!cache.get(&nvrtc, "twice", text, architecture).unwrap().1, "{architecture}");
+        assert!(cache.get(&nvrtc, "twice", text, architecture).unwrap().1, "{architecture}: it is not taken as whole");
+    }
 }
 
 #[test]

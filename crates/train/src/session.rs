@@ -279,6 +279,11 @@ impl TrainSession {
         Ok(write_i32(self.state(), MICRO_STEP, &[number])?)
     }
 
+    /// What the device tells of the plans that were loaded since the last call, those of [evaluations](EvalSession::of_training) included.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.device.take_warnings()
+    }
+
     /// Whether a tensor of the state is the same on all ranks after each step.
     pub fn is_shared(&self, name: &str) -> bool {
         let is_own = |spec: &ParamSpec| spec.kind == ParamKind::Accumulator || spec.name == MICRO_STEP;
@@ -462,6 +467,7 @@ impl EvalSession {
         let state = new_state(device, specs)?;
         let plan = |model: &Model| load(device, &model.graph, options, &state, &StateBinding::default());
         let executors = models.iter().map(plan).collect::<Result<_, _>>()?;
+        device.take_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
         let own_state_bytes = state.layout().bytes();
         Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes })
     }

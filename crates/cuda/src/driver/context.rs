@@ -93,13 +93,16 @@ impl Context {
     /// Waits for everything on the device.
     ///
     /// # Errors
-    /// Something that ran on the device failed, or something could not be released since the last call.
+    /// Something that ran on the device failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.0.bind()?;
         // SAFETY: takes nothing; the context is current.
-        self.0.check("cuCtxSynchronize", unsafe { (self.0.driver.api.cuCtxSynchronize)() })?;
-        let failed = locked(&self.0.release_error).take();
-        failed.map_or(Ok(()), Err)
+        self.0.check("cuCtxSynchronize", unsafe { (self.0.driver.api.cuCtxSynchronize)() })
+    }
+
+    /// Why something could not be released since the last call, of the first that could not.
+    pub fn take_release_error(&self) -> Option<GpuError> {
+        locked(&self.0.release_error).take()
     }
 
     /// Creates a stream of this context.
@@ -188,7 +191,7 @@ impl Inner {
         self.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })
     }
 
-    /// Releases something that is not used any more with `release`, and notes the first error for [`Context::synchronize`]. Of a device that
+    /// Releases something that is not used any more with `release`, and notes the first error for [`Context::take_release_error`]. Of a device that
     /// is lost nothing is released.
     pub(super) fn release(&self, call: &'static str, release: impl FnOnce() -> i32) {
         self.release_after(call, || 0, release);

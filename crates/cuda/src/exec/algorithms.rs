@@ -114,7 +114,7 @@ impl Gpu {
     /// Chooses algorithms for those multiplications that have none yet. Nobody else may give work to the stream.
     ///
     /// # Errors
-    /// cuBLASLt refuses to say how it multiplies, or the file of measurements cannot be read or written.
+    /// cuBLASLt refuses to say how it multiplies, or the file of measurements cannot be read.
     pub(super) fn choose_algorithms(&self, all: impl IntoIterator<Item = Multiplication>) -> Result<(), GpuError> {
         let mut missing = missing(&self.algorithms.chosen, all);
         if missing.is_empty() {
@@ -146,7 +146,10 @@ impl Gpu {
             }
             locked(&self.algorithms.chosen).insert(one, fastest.or(first));
         }
-        known.map_or(Ok(()), |known| known.add(measured))
+        if let Some(known) = known {
+            self.keep(&known, measured);
+        }
+        Ok(())
     }
 
     /// The fastest one of these algorithms.

@@ -140,7 +140,7 @@ impl Gpu {
     /// the stream.
     ///
     /// # Errors
-    /// There is no engine for a plain convolution, or the file of measurements cannot be read or written.
+    /// There is no engine for a plain convolution, or the file of measurements cannot be read.
     pub(super) fn choose_engines(&self, works: impl IntoIterator<Item = Work>) -> Result<(), GpuError> {
         let mut missing = missing(&self.engines.plans, works);
         if missing.is_empty() {
@@ -162,7 +162,7 @@ impl Gpu {
                 .filter(|best| best.is_final)
                 .filter_map(|best| Some((best.work.name(), best.fastest.as_ref()?.0.clone())))
                 .collect();
-            known.add(chosen)?;
+            self.keep(&known, chosen);
             let fastest = |best: Best| best.fastest.map(|(choice, plan, _)| (best.work, (plan, choice.microseconds)));
             plans.extend(measured.into_iter().filter_map(fastest));
         }

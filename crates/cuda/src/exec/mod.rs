@@ -14,6 +14,7 @@ mod planned;
 mod state;
 mod sums;
 mod tuning;
+mod warnings;
 
 use crate::cubins::CubinCache;
 use crate::cublaslt::CublasLt;
@@ -46,6 +47,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use sums::Sums;
 pub use tuning::replace_damaged_tuning;
 use tuning::{Choices, Tuning};
+use warnings::Warnings;
 
 /// Which GPU, and where what it needs is found and kept.
 #[derive(Clone, Debug)]
@@ -108,6 +110,7 @@ struct Gpu {
     cache: CubinCache,
     libraries: Libraries,
     ledger: Ledger,
+    warnings: Warnings,
     context: Context,
 }
 
@@ -224,6 +227,14 @@ impl Device for CudaDevice {
         Ok(Box::new(CudaExecutor::new(&self.gpu, plan, Arc::clone(state), binding)?))
     }
 
+    fn take_warnings(&self) -> Vec<String> {
+        let warnings = &self.gpu.warnings;
+        if let Some(error) = self.gpu.context.take_release_error() {
+            warnings.add(format!("something on the GPU was not released: {error}"));
+        }
+        warnings.take()
+    }
+
     fn memory_in_use(&self) -> Option<u64> {
         Some(self.memory().iter().map(|(_, bytes)| *bytes as u64).sum())
     }
@@ -276,6 +287,7 @@ impl Gpu {
             cache: CubinCache::new(&options.cubins),
             libraries,
             ledger: Ledger::default(),
+            warnings: Warnings::default(),
             context,
         })
     }
@@ -318,6 +330,9 @@ impl Gpu {
                 let mut modules = locked(&self.modules);
                 modules.extend(text.iter().map(|kernel| (kernel.name.clone(), module.clone())));
             }
+        }
+        if let Some(error) = self.cache.take_failure() {
+            self.warnings.add(format!("compiled kernels are not kept: {error}"));
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The file of what was the fastest way of a library when it was measured: engines of convolutions, algorithms of products.
 
+use super::Gpu;
 use crate::cubins::replace;
 use crate::cublaslt::Words;
 use crate::error::GpuError;
@@ -74,8 +75,17 @@ impl Known<'_> {
     ///
     /// # Errors
     /// It cannot be read or written.
-    pub(super) fn add(&self, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
+    fn add(&self, chosen: Vec<(String, Choice)>) -> Result<(), GpuError> {
         if chosen.is_empty() { Ok(()) } else { Choices::add(self.file, &self.device, chosen) }
+    }
+}
+
+impl Gpu {
+    /// Adds what was measured to the file. Where that cannot be done, it is measured again another time.
+    pub(super) fn keep(&self, known: &Known<'_>, chosen: Vec<(String, Choice)>) {
+        if let Err(error) = known.add(chosen) {
+            self.warnings.add(format!("what was measured is not kept: {error}"));
+        }
     }
 }
 

@@ -158,7 +158,10 @@ pub fn run(plan: &Plan, notify: &mut dyn FnMut(&Step)) -> SelfTest {
     }
     cudnn(&mut test, &libraries, &runner, plan.speed);
     executor(&mut test, plan);
-    test.step("everything is released", |_| Ok(runner.context.synchronize()?));
+    test.step("everything is released", |_| {
+        runner.context.synchronize()?;
+        runner.context.take_release_error().map_or(Ok(()), |error| Err(error.into()))
+    });
     test.found
 }
 

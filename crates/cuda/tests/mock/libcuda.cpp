@@ -11,6 +11,7 @@
 // process ends as if it were killed; MOCK_CALLS, a file that gets the names of all calls.
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -553,12 +554,13 @@ int cuEventElapsedTime(float* milliseconds, event* from, event* to) {
 
 int cuModuleLoadData(module** made, const void* image) {
     IN_CONTEXT;
-    if (memcmp(image, "MOCKCUBI", 8)) return INVALID_IMAGE;
-    uint64_t size;
-    memcpy(&size, (const char*)image + 8, 8);
+    // A shared library, whose sections end with the table of them.
+    const Elf64_Ehdr* header = (const Elf64_Ehdr*)image;
+    if (memcmp(image, ELFMAG, SELFMAG)) return INVALID_IMAGE;
+    uint64_t size = header->e_shoff + (uint64_t)header->e_shnum * header->e_shentsize;
     char path[] = "/tmp/mock-module-XXXXXX";
     int file = mkstemp(path);
-    bool written = write(file, (const char*)image + 16, size) == (ssize_t)size;
+    bool written = write(file, image, size) == (ssize_t)size;
     close(file);
     void* library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
     unlink(path);

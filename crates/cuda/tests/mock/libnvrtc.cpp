@@ -103,8 +103,7 @@ int nvrtcCompileProgram(program* p, int count, const char* const* options) {
     for (const char* name : {"/kernel.cpp", "/kernel.so", "/log"}) unlink((at + name).c_str());
     rmdir(folder);
     if (failed || library.empty()) return COMPILATION;
-    uint64_t size = library.size();
-    p->cubin = "MOCKCUBI" + std::string((const char*)&size, 8) + library;
+    p->cubin = library;
     return SUCCESS;
 }
 

@@ -33,6 +33,12 @@ pub trait Device: Send + Sync {
     /// Measures what the device can do, which takes about a second.
     fn measure_limits(&self) -> DeviceLimits;
 
+    /// What a person should know since the last call, such as files that cannot be written or measurements that failed: the device goes on
+    /// without. Whoever makes states or loads plans asks for it behind.
+    fn take_warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Bytes of the device's own memory that its states and plans use now; `None` for a device that computes in the host's memory.
     fn memory_in_use(&self) -> Option<u64>;
 

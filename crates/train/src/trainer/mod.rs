@@ -620,6 +620,7 @@ impl Trainer<'_> {
                 let options = compile_options(&self.options.recipe, &self.options.compute)?;
                 let session = EvalSession::of_training(&self.session, averages, &**evaluation, &options)?;
                 self.files.plan(session.plan_info())?;
+                self.session.take_warnings().iter().try_for_each(|warning| self.files.warning(warning))?;
                 &mut other.insert((averages, session)).1
             }
         };

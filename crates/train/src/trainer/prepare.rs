@@ -111,7 +111,8 @@ impl<'a> Trainer<'a> {
         }
         let evaluated = || Ok((trainer.evaluated_at, trainer.metrics.clone()));
         (trainer.evaluated_at, trainer.metrics) = group.from_first(evaluated)?;
-        notes.iter().try_for_each(|note| trainer.files.warning(note))?;
+        let of_device = trainer.session.take_warnings();
+        notes.iter().chain(&of_device).try_for_each(|note| trainer.files.warning(note))?;
         Ok(Prepared::Ready(trainer))
     }
 
