@@ -123,10 +123,7 @@ impl<'a> Planned<'a> {
 
     /// The message that it sends: its node, bytes and type of elements.
     pub(super) fn message(&self) -> Option<(NodeId, usize, DType)> {
-        self.lowered.steps.iter().find_map(|step| match *step {
-            Step::Exchange { elements, ty } => Some((self.call.node, elements * ty.size(), ty)),
-            _ => None,
-        })
+        self.lowered.message().map(|(elements, ty)| (self.call.node, elements * ty.size(), ty))
     }
 
     /// Bytes that its calls of libraries need.

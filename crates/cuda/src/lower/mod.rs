@@ -282,6 +282,14 @@ impl Lowered {
         fused.map_or(&self.steps, |number| &self.fused[number].steps)
     }
 
+    /// The message that is sent to other ranks, if one is: elements and their type.
+    pub(crate) fn message(&self) -> Option<(usize, DType)> {
+        self.steps.iter().find_map(|step| match *step {
+            Step::Exchange { elements, ty } => Some((elements, ty)),
+            _ => None,
+        })
+    }
+
     /// Scratch memory that nothing else of the node uses.
     fn scratch(&mut self, bytes: usize) -> Place {
         let offset = self.scratch;

@@ -6,7 +6,7 @@ use crate::cudnn::MOST_WORKSPACE;
 use crate::exec::{PRODUCT_WORKSPACE, bytes_of_feeds};
 use crate::lower::{Fused, Step, Together, units};
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::Plan;
+use bessemer_ir::plan::{OnceCall, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -168,7 +168,8 @@ pub struct Prediction {
     pub measured_seconds: f64,
     /// Bytes of the plan's arena.
     pub arena_bytes: usize,
-    /// Bytes beside arena and state: scratch memory of libraries, at most, tables of groups, and batches on their way.
+    /// Bytes beside arena and state: scratch memory of libraries, at most, tables of groups, messages of sums over ranks, and batches on
+    /// their way.
     pub scratch_bytes: usize,
     /// Products that do more in their pass, by what they do.
     pub fused: Vec<FusedProducts>,
@@ -289,16 +290,24 @@ fn reasons(node: &Node<'_>, epilogues: bool) -> Vec<String> {
     reasons
 }
 
-/// Bytes that a plan takes beside its arena and its state: the largest scratch memory that a call of a library may have, tables of
-/// groups, and batches on their way. Of convolutions that is the most that an engine is chosen with. 0 for a plan of another target.
+/// Bytes that a plan takes beside its arena and its state: the largest scratch memory that a call of a library may have, those
+/// that run once included, tables of groups, messages of sums over ranks, and batches on their way. Of convolutions that is the most that an
+/// engine is chosen with. 0 for a plan of another target.
 pub fn scratch_bytes(plan: &Plan) -> usize {
     let of_step = |step: &Step| match step {
         Step::Product { .. } => PRODUCT_WORKSPACE,
         Step::Convolution { .. } => MOST_WORKSPACE,
         _ => 0,
     };
-    let lowered = plan.calls.iter().filter_map(|call| lowered_of(plan, call.node));
-    let of_libraries = lowered.flat_map(|lowered| lowered.steps_of(lowered.expected())).map(of_step).max().unwrap_or(0);
+    let once = plan.once_calls.iter().filter_map(|once| match once {
+        OnceCall::Run(call) => Some(call),
+        OnceCall::Prepack(_) => None,
+    });
+    let lowered: Vec<_> = plan.calls.iter().chain(once).filter_map(|call| lowered_of(plan, call.node)).collect();
+    let steps = lowered.iter().flat_map(|lowered| lowered.steps_of(lowered.expected()));
+    let of_libraries = steps.map(of_step).max().unwrap_or(0);
+    let messages = lowered.iter().filter_map(|lowered| lowered.message());
+    let messages: usize = messages.map(|(elements, ty)| (elements * ty.size()).next_multiple_of(plan.alignment)).sum();
     let tables: usize = units(plan).iter().filter_map(|unit| unit.together.as_ref()).map(Together::bytes).sum();
-    of_libraries + tables + bytes_of_feeds(plan)
+    of_libraries + tables + messages + bytes_of_feeds(plan)
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::CudaTarget;
 use crate::exec::{PRODUCT_WORKSPACE, RESERVED};
 use bessemer_ir::ops::Op;
+use bessemer_ir::ops::collective::{AllReduce, Wire};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::reduce::MeanVar;
@@ -73,6 +74,34 @@ fn a_launch_takes_the_longer_of_its_two_limits() {
     assert!((tf32 - seconds).abs() < 1e-12, "{tf32} {seconds}");
     assert_eq!((prediction.plain.len(), &prediction.fused[..]), (1, &[][..]));
     assert_eq!(prediction.plain[0].reason, "product to memory, then its fusion: cuBLASLt has no such function");
+}
+
+/// A product of weights that are not trained runs once, and a sum over ranks has a message of its own.
+#[test]
+fn memory_of_what_runs_once_and_of_messages_is_counted() {
+    let scratch = |of_once: bool, ranks: usize| {
+        let mut g = Graph::new();
+        let x = g.input("x", Role::Feed, TensorType::f32([700])).unwrap();
+        let mut y = g.mul_scalar(x, 3.0).unwrap();
+        if of_once {
+            let u = g.input("u", Role::Parameter, TensorType::f32([7, 100])).unwrap();
+            let v = g.input("v", Role::Parameter, TensorType::f32([100, 100])).unwrap();
+            let fixed = g.push1(Matmul { trans_a: false, trans_b: false }, &[u, v]).unwrap();
+            let fixed = g.reshape(fixed, [700]).unwrap();
+            y = g.add(y, fixed).unwrap();
+        }
+        if ranks > 1 {
+            y = g.push1(AllReduce { ranks, wire: Wire::F32 }, &[y]).unwrap();
+        }
+        g.output("y", y);
+        let plan = compile(&g, &CudaTarget, &CompileOptions::default()).unwrap();
+        assert_eq!(plan.once_calls.is_empty(), !of_once);
+        scratch_bytes(&plan)
+    };
+    let aligned = (700 * 4usize).next_multiple_of(256);
+    let batches = 3 * aligned;
+    assert_eq!([scratch(false, 1), scratch(true, 1)], [batches, batches + PRODUCT_WORKSPACE]);
+    assert_eq!(scratch(false, 2), batches + aligned);
 }
 
 /// A bias that is added in the product's pass: of 16 bits it is rounded before.
