@@ -21,7 +21,7 @@ use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, WeightOrigin, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 impl<'a> Trainer<'a> {
@@ -336,16 +336,26 @@ impl Past {
             EventBody::Plan(before) if before.mode == plan.mode => Some(before.algorithms),
             _ => None,
         })?;
-        let others = || plan.algorithms.iter().filter_map(|(what, now)| Some((what, before.get(what)?, now)));
-        let mut different = others().filter(|(_, before, now)| before != now);
-        let (what, before, now) = different.next()?;
-        Some(format!(
-            "{} of {} algorithms are others than before, so that results differ in their last bits: {before} until now, {now} from now on, \
-             for {what}; the same --tuning FILE gives the same ones",
-            1 + different.count(),
-            others().count()
-        ))
+        // None are listed on processors.
+        if before.is_empty() { None } else { other_algorithms(&before, &plan.algorithms) }
     }
+}
+
+/// What is to be said where algorithms, by what they compute, were others before. What was computed in one pass with something else, and is
+/// now computed alone, is in one of both alone.
+fn other_algorithms(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
+    let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let mut different = all.iter().filter(|what| before.get(**what) != now.get(**what));
+    let what = different.next()?;
+    let of = |algorithms: &BTreeMap<String, String>| algorithms.get(*what).map_or("none", String::as_str).to_owned();
+    Some(format!(
+        "{} of {} algorithms are others than before, so that results differ in their last bits: {} until now, {} from now on, for {what}; \
+         the same --tuning FILE gives the same ones",
+        1 + different.count(),
+        all.len(),
+        of(before),
+        of(now)
+    ))
 }
 
 fn open_folder(
@@ -368,4 +378,32 @@ fn open_folder(
     let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
     let log = RunLog::create(&run, metric_schema, progress)?;
     Ok(RunFiles::kept(run, store, log))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_of_one_run_alone_are_others() {
+        let of = |all: &[(&str, &str)]| all.iter().map(|(what, by)| ((*what).to_owned(), (*by).to_owned())).collect();
+        let before: BTreeMap<String, String> = of(&[("convolution", "a"), ("product", "x")]);
+        assert_eq!(other_algorithms(&before, &before), None);
+        let said = |now: &[(&str, &str)]| other_algorithms(&before, &of(now)).unwrap();
+        let text = said(&[("convolution", "b"), ("product", "x")]);
+        assert!(
+            text.starts_with("1 of 2 algorithms are others")
+                && text.contains(": a until now, b from now on, for convolution;")
+        );
+        let text = said(&[("convolution", "a"), ("product with a bias", "x")]);
+        assert!(
+            text.starts_with("2 of 3 algorithms are others")
+                && text.contains(": x until now, none from now on, for product;")
+        );
+        let text = said(&[("convolution", "a"), ("product", "x"), ("sum", "y")]);
+        assert!(
+            text.starts_with("1 of 3 algorithms are others")
+                && text.contains(": none until now, y from now on, for sum;")
+        );
+    }
 }
