@@ -313,7 +313,8 @@ fn a_run_that_goes_on_by_other_algorithms_says_so() {
     let events = |run: &str| fs::read_to_string(machine.path(run).join("events.jsonl")).unwrap();
     let warning = "algorithms are others than before, so that results differ in their last bits: ";
     assert!(!events("same").contains(warning));
-    let what = format!("{warning}engine {before} of cuDNN until now, engine {now} of cuDNN from now on, for forward, ");
+    let engine = |number: u64| format!("engine {number} in configuration {} of cuDNN", number - 7);
+    let what = format!("{warning}{} until now, {} from now on, for forward, ", engine(before), engine(now));
     let told = events("run");
     let found = told.lines().find(|line| line.contains(warning)).expect(&told);
     assert!(found.contains("\"1 of ") && found.contains(&what), "{found}");

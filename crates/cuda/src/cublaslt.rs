@@ -368,10 +368,11 @@ impl CublasLt {
         Ok(Arc::new(library))
     }
 
-    /// Version of the library, as it numbers them.
-    pub(crate) fn version(&self) -> usize {
+    /// With its version, as in files of choices.
+    pub(crate) fn named(&self) -> String {
         // SAFETY: takes nothing, and returns a number.
-        unsafe { (self.api.cublasLtGetVersion)() }
+        let version = unsafe { (self.api.cublasLtGetVersion)() };
+        format!("cuBLASLt {version}")
     }
 
     /// At most `most` algorithms for a product that need no more than so many bytes of scratch memory, the heuristics' first one first;

@@ -6,12 +6,14 @@ mod device;
 #[path = "common/steps.rs"]
 mod steps;
 
-use bessemer_cuda::{CudaDevice, CudaTarget};
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::ops::collective::{AllReduce, Wire};
+use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Device, Peers, RunError, StateBinding, StateLayout, read_f32, write_f32};
-use bessemer_ir::{Graph, Role, TensorType, Value, philox};
+use bessemer_ir::{Graph, Op, Role, TensorType, Value, philox};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
 use bessemer_models::{LossOptions, Model, bert, find};
 use bessemer_nn::{Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Over, Ranks, Schedule, Sgd, TrainConfig};
@@ -26,7 +28,8 @@ use steps::{Feed, Outcome, Run, content, on_gpu, train_rank};
 /// What the ranks of a job know of it.
 #[derive(Default)]
 struct Job {
-    first: Mutex<Option<Vec<u8>>>,
+    /// What rank 0 gave, each time.
+    first: Mutex<Vec<Vec<u8>>>,
     given: Condvar,
     has_failed: AtomicBool,
     begun: AtomicUsize,
@@ -37,6 +40,8 @@ struct Rank {
     job: Arc<Job>,
     rank: usize,
     ranks: usize,
+    /// How often it asked for what rank 0 gave.
+    asked: AtomicUsize,
 }
 
 impl Peers for Rank {
@@ -50,12 +55,13 @@ impl Peers for Rank {
 
     fn of_first(&self, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, RunError> {
         let mut first = self.job.first.lock().unwrap();
+        let number = self.asked.fetch_add(1, Ordering::SeqCst);
         if let Some(bytes) = bytes {
-            *first = Some(bytes);
+            first.push(bytes);
             self.job.given.notify_all();
         }
-        let first = self.job.given.wait_while(first, |first| first.is_none()).unwrap();
-        Ok(first.clone().unwrap())
+        let first = self.job.given.wait_while(first, |first| first.len() <= number).unwrap();
+        Ok(first[number].clone())
     }
 
     fn begun(&self, sums: u32) {
@@ -84,13 +90,22 @@ fn in_ranks<T: Send>(
     (ranks, eager): (usize, bool),
     work: impl Fn(&CudaDevice, usize, &Job) -> T + Sync,
 ) -> Vec<T> {
+    in_ranks_of(ranks, |_| options(folder, eager), work)
+}
+
+/// The same with options of each rank, which are made in its thread.
+fn in_ranks_of<T: Send>(
+    ranks: usize,
+    options: impl Fn(usize) -> CudaOptions + Sync,
+    work: impl Fn(&CudaDevice, usize, &Job) -> T + Sync,
+) -> Vec<T> {
     let job = Arc::new(Job::default());
     std::thread::scope(|scope| {
-        let (work, job) = (&work, &job);
+        let (work, options, job) = (&work, &options, &job);
         let start = |rank| {
             scope.spawn(move || {
-                let peers = Arc::new(Rank { job: Arc::clone(job), rank, ranks });
-                let device = CudaDevice::of_rank(&options(folder, eager), peers).unwrap();
+                let peers = Arc::new(Rank { job: Arc::clone(job), rank, ranks, asked: AtomicUsize::new(0) });
+                let device = CudaDevice::of_rank(&options(rank), peers).unwrap();
                 work(&device, rank, job)
             })
         };
@@ -362,4 +377,65 @@ fn a_plan_for_other_ranks_is_refused() {
         device.load_alone(plan).err().unwrap().to_string()
     });
     assert_eq!(errors, ["the plan is for 3 ranks; the device is one of 2"; 2]);
+}
+
+/// A convolution and a product, and what is fused with them.
+fn chosen_for() -> Graph {
+    let mut g = Graph::new();
+    let feed = |g: &mut Graph, name: &str, shape: &[usize]| g.input(name, Role::Feed, TensorType::f32(shape)).unwrap();
+    let (x, w) = (feed(&mut g, "x", &[2, 6, 6, 4]), feed(&mut g, "w", &[3, 3, 4, 8]));
+    let y = g.push1(Op::from(Conv2d::new([1, 1], [[1, 1], [1, 1]])), &[x, w]).unwrap();
+    let rows = g.reshape(y, [72, 8]).unwrap();
+    let (u, bias) = (feed(&mut g, "u", &[8, 6]), feed(&mut g, "bias", &[6]));
+    let product = g.push1(Op::from(Matmul { trans_a: false, trans_b: false }), &[rows, u]).unwrap();
+    let biased = g.add(product, bias).unwrap();
+    g.output("biased", biased);
+    g
+}
+
+/// On each rank another engine and algorithm is the fastest; all take those of rank 0, which alone keeps them. A rank whose library is
+/// another one chooses for itself, and says so.
+#[test]
+fn ranks_take_the_engines_and_algorithms_of_the_first() {
+    let Some(folder) = mock_or_skip("ranks_take_the_engines_and_algorithms_of_the_first") else { return };
+    let libraries = ["libcudnn.so.9", "libcublasLt.so.13"];
+    for (slow_rank, newer) in [(0, false), (1, false), (0, true)] {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = |rank: usize| scratch.path().join(format!("{rank}.json"));
+        let of_rank = |rank: usize| {
+            for library in libraries {
+                Knobs::of(folder, library).set("slow_first", i64::from(rank == slow_rank));
+            }
+            Knobs::of(folder, libraries[0]).set("newer", i64::from(newer && rank == 1));
+            CudaOptions { tuning: Some(file(rank)), ..options(folder, false) }
+        };
+        let of_ranks = in_ranks_of(2, of_rank, |device, _, _| {
+            let device: &dyn Device = device;
+            let names = device.load_alone(device::plan(&chosen_for())).unwrap().algorithms();
+            // Nothing is left to choose for what was loaded before.
+            assert_eq!(device.load_alone(device::plan(&chosen_for())).unwrap().algorithms(), names);
+            (names, device.take_warnings())
+        });
+        let [(first, said_first), (second, said)] = &of_ranks[..] else { panic!("two ranks") };
+        let what = format!("rank {slow_rank} is slow, newer {newer}: {first:?}, {second:?}");
+        assert_eq!(first.len(), 2, "{what}");
+        let engine = first.values().find(|name| name.contains("cuDNN")).unwrap();
+        let expected = if slow_rank == 0 {
+            "engine 8 in configuration 1 of cuDNN"
+        } else {
+            "engine 7 in configuration 0 of cuDNN"
+        };
+        assert_eq!(engine, expected, "{what}");
+        assert_eq!(said_first, &[""; 0]);
+        if newer {
+            let differs = |name: &&String| first[*name] != second[*name];
+            assert_eq!(first.keys().filter(differs).count(), 1, "{what}");
+            let expected = "this rank chooses its own engines of convolutions, so that";
+            let versions = "it has NVIDIA H200 (mock), driver 13000, cuDNN 91901, rank 0 NVIDIA H200 (mock), driver 13000, cuDNN 91900";
+            assert!(said.len() == 1 && said[0].starts_with(expected) && said[0].ends_with(versions), "{said:?}");
+        } else {
+            assert_eq!((first, said), (second, said_first), "{what}");
+            assert!(file(0).exists() && !file(1).exists(), "{what}");
+        }
+    }
 }

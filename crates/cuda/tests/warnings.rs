@@ -12,7 +12,7 @@ use common::{Knobs, mock_or_skip};
 use device::{load, options};
 use everything::{everything, submit};
 
-/// A file where a folder is to be, so that nothing can be written there, whoever runs the test.
+/// A file where a folder is to be, and a link to nowhere, so that nothing can be written there, whoever runs the test.
 #[test]
 fn files_that_cannot_be_written_are_no_end() {
     let Some(folder) = mock_or_skip("files_that_cannot_be_written_are_no_end") else { return };
@@ -20,13 +20,13 @@ fn files_that_cannot_be_written_are_no_end() {
     let file = scratch.path().join("file");
     std::fs::write(&file, "in the way").unwrap();
     let tuning = scratch.path().join("tuning");
+    std::os::unix::fs::symlink(scratch.path().join("nowhere"), &tuning).unwrap();
     let of_device = CudaOptions {
         cubins: file.join("cubins"),
         tuning: Some(tuning.join("engines.json")),
         ..options(folder, false)
     };
     let gpu = CudaDevice::open(&of_device).unwrap();
-    std::fs::write(&tuning, "in the way").unwrap();
     for _ in 0..2 {
         let mut executor = load(&gpu, &everything());
         let ticket = submit(&mut *executor).unwrap();
@@ -70,4 +70,36 @@ fn what_is_not_released_is_said_at_the_next_load() {
     assert_eq!(gpu.take_warnings(), [expected]);
     assert_eq!(gpu.take_warnings(), [""; 0]);
     knobs.set("reset", 1);
+}
+
+/// What cannot be measured runs by the libraries' first proposals; one warning of each library says why, and the plan has all reasons.
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let Some(folder) = mock_or_skip("what_cannot_be_measured_is_said") else { return };
+    let [cudnn, products] = ["libcudnn.so.9", "libcublasLt.so.13"].map(|library| Knobs::of(folder, library));
+    let loaded = |failing: &[(&Knobs, &str)]| {
+        let scratch = tempfile::tempdir().unwrap();
+        let tuning = scratch.path().join("engines.json");
+        let of_device = CudaOptions { tuning: Some(tuning.clone()), ..options(folder, false) };
+        let gpu = CudaDevice::open(&of_device).unwrap();
+        failing.iter().for_each(|(knobs, setting)| knobs.set(setting, 1));
+        let near_misses = load(&gpu, &everything()).near_misses();
+        failing.iter().for_each(|(knobs, setting)| knobs.set(setting, 0));
+        (gpu.take_warnings(), near_misses, tuning.exists())
+    };
+    let (said, near_misses, is_kept) = loaded(&[]);
+    assert!(said.is_empty() && near_misses.is_empty() && is_kept, "{said:?} {near_misses:?}");
+    let (said, near_misses, is_kept) = loaded(&[(&cudnn, "fails_all"), (&products, "fails_all")]);
+    assert!(!is_kept, "nothing was measured");
+    let begins = [
+        "1 convolutions could not be planned or measured, and are done by cuDNN's first proposals or without what could be fused with \
+         them, such as forward, f32, [2, 6, 6, 4], kernel [3, 3], ",
+        "3 products could not be measured, and are done by cuBLASLt's first proposals, such as ",
+    ];
+    assert!(said.len() == 2 && said.iter().zip(begins).all(|(said, begin)| said.starts_with(begin)), "{said:#?}");
+    assert!(said.iter().all(|said| said.contains(" failed with code ")), "{said:#?}");
+    assert_eq!(near_misses.len(), 4, "{near_misses:?}");
+    // One engine that fails is none to take, and no reason to say so.
+    let (said, near_misses, is_kept) = loaded(&[(&cudnn, "fails_first")]);
+    assert!(said.is_empty() && near_misses.is_empty() && is_kept, "{said:?} {near_misses:?}");
 }

@@ -598,5 +598,6 @@ fn plan_info(executor: &dyn Executor, mode: &str, batch_size: usize, state_bytes
         bytes: cost.bytes,
         peak_bytes: (plan.arena_bytes + state_bytes) as u64,
         algorithms: executor.algorithms(),
+        near_misses: executor.near_misses(),
     }
 }

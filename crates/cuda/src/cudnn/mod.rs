@@ -98,6 +98,11 @@ impl Cudnn {
         unsafe { (self.api.cudnnGetVersion)() }
     }
 
+    /// With its version, as in files of choices.
+    pub(crate) fn named(&self) -> String {
+        format!("cuDNN {}", self.version())
+    }
+
     /// What cuDNN knows of the device that it was opened for.
     ///
     /// # Errors
@@ -163,6 +168,11 @@ impl Cudnn {
         let text = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Whether cuDNN says that it has no way to do something: `CUDNN_STATUS_NOT_SUPPORTED` and its parts.
+pub(crate) fn is_unsupported(error: &GpuError) -> bool {
+    matches!(error, GpuError::Call { code: 3000..4000, .. })
 }
 
 fn locked(handle: &Mutex<Handle>) -> MutexGuard<'_, Handle> {

@@ -28,6 +28,7 @@ pub enum Heuristics {
 pub struct Planner {
     library: Arc<Cudnn>,
     graph: Arc<Graph>,
+    heuristics: Heuristics,
     configurations: Vec<Descriptor>,
     _built: Built,
 }
@@ -64,6 +65,8 @@ pub struct Plan {
     plan: Arc<Descriptor>,
     /// The engine of cuDNN that runs the graph.
     pub engine: Engine,
+    /// Who proposed it, and the number of its configuration among those.
+    pub proposal: (Heuristics, usize),
     /// Bytes that it needs beside its tensors.
     pub workspace: usize,
 }
@@ -98,7 +101,7 @@ impl Cudnn {
         let configurations =
             asked.get_descriptors(attribute::HEURISTICS_RESULTS, DescriptorKind::EngineConfig, count)?;
         let graph = Arc::new(graph.clone());
-        Ok(Planner { library: Arc::clone(self), graph, configurations, _built: built })
+        Ok(Planner { library: Arc::clone(self), graph, heuristics, configurations, _built: built })
     }
 }
 
@@ -181,7 +184,8 @@ impl Planner {
         let plan = plan.finalize()?;
         let workspace = usize::try_from(plan.get_int64(attribute::PLAN_WORKSPACE)?).unwrap_or(0);
         let (library, graph) = (Arc::clone(library), Arc::clone(&self.graph));
-        Ok(Plan { library, graph, plan: Arc::new(plan), engine: engine(configuration)?, workspace })
+        let proposal = (self.heuristics, number);
+        Ok(Plan { library, graph, plan: Arc::new(plan), engine: engine(configuration)?, proposal, workspace })
     }
 
     /// The plans that can be made of the first `most` configurations, best first.

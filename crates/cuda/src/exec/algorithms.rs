@@ -1,6 +1,7 @@
 //! The algorithms of cuBLASLt that do products, alone and with what is done in their pass: one for each distinct product, the
 //! heuristics' first one or the fastest one that was measured.
 
+use super::choices::{AllTaken, Taken};
 use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, PRODUCT_WORKSPACE, locked, missing};
@@ -38,6 +39,8 @@ struct Chosen {
 pub(super) struct Algorithms {
     /// `None` for what the library has no way to do in the pass of a product.
     chosen: Mutex<HashMap<Multiplication, Option<Chosen>>>,
+    /// Why there is no measurement.
+    reasons: Mutex<HashMap<Multiplication, String>>,
 }
 
 impl Algorithms {
@@ -59,6 +62,22 @@ impl Algorithms {
         let (Some(fused), Some(other)) = (chosen[fused], chosen[other]) else { return chosen[fused].is_some() };
         let times = fused.microseconds.zip(other.microseconds);
         times.map_or(expected, |(fused, other)| fused <= other + saved.as_secs_f64() * 1e6)
+    }
+
+    /// What was chosen for these, for other ranks.
+    pub(super) fn taken(&self, all: &[Multiplication]) -> AllTaken {
+        let chosen = locked(&self.chosen);
+        let taken = |Chosen { algorithm, microseconds }: &Chosen| {
+            let way = Way::Algorithm { algorithm: algorithm.words() };
+            Taken { way, microseconds: microseconds.map(f64::to_bits) }
+        };
+        all.iter().filter_map(|of| Some((of.name(), chosen.get(of)?.as_ref().map(taken)))).collect()
+    }
+
+    /// Why there is no measurement of these, where it failed, by name.
+    pub(super) fn reasons(&self, all: impl IntoIterator<Item = Multiplication>) -> BTreeMap<String, String> {
+        let reasons = locked(&self.reasons);
+        all.into_iter().filter_map(|of| Some((of.name(), reasons.get(&of)?.clone()))).collect()
     }
 
     /// The algorithms that were chosen for these, by name.
@@ -111,6 +130,33 @@ impl Multiplication {
 }
 
 impl Gpu {
+    /// Takes the algorithms that rank 0 took, for those multiplications that have none yet. The names of those that cuBLASLt does not
+    /// offer here.
+    ///
+    /// # Errors
+    /// cuBLASLt cannot be opened, or refuses to say how it multiplies.
+    pub(super) fn take_algorithms(&self, all: &[Multiplication], taken: &AllTaken) -> Result<Vec<String>, GpuError> {
+        let library = self.products()?;
+        let mut refused = Vec::new();
+        for one in missing(&self.algorithms.chosen, all.iter().copied()) {
+            let name = one.name();
+            let chosen = match taken.get(&name) {
+                Some(Some(Taken { way, microseconds })) => one
+                    .kept(&library, way)?
+                    .map(|algorithm| Some(Chosen { algorithm, microseconds: microseconds.map(f64::from_bits) })),
+                Some(None) => Some(None),
+                None => None,
+            };
+            match chosen {
+                Some(chosen) => {
+                    locked(&self.algorithms.chosen).insert(one, chosen);
+                }
+                None => refused.push(name),
+            }
+        }
+        Ok(refused)
+    }
+
     /// Chooses algorithms for those multiplications that have none yet. Nobody else may give work to the stream.
     ///
     /// # Errors
@@ -122,9 +168,10 @@ impl Gpu {
         }
         missing.sort_by_key(|one| Reverse(one.product.flops()));
         let library = self.products()?;
-        let known = self.tuning.known(&format!("cuBLASLt {}", library.version()))?;
+        let known = self.tuning.known(&library.named())?;
         let begun = Instant::now();
         let mut measured = Vec::new();
+        let mut failures: Vec<(Multiplication, GpuError)> = Vec::new();
         for one in missing {
             let kept = known.as_ref().and_then(|known| known.get(&one.name()));
             if let Some(choice) = kept
@@ -139,13 +186,29 @@ impl Gpu {
             let algorithms = library.algorithms(&one.product, &one.epilogue, PRODUCT_WORKSPACE, most)?;
             let first = algorithms.first().map(|&algorithm| Chosen { algorithm, microseconds: None });
             // What cannot be measured is left to the heuristics.
-            let fastest = if is_measured { self.fastest(&library, &one, &algorithms).ok().flatten() } else { None };
+            let fastest = match is_measured && first.is_some() {
+                true => self.fastest(&library, &one, &algorithms),
+                false => Ok(None),
+            };
+            let fastest = fastest.unwrap_or_else(|error| {
+                failures.push((one, error));
+                None
+            });
             if let Some(Chosen { algorithm, microseconds: Some(microseconds) }) = fastest {
                 let way = Way::Algorithm { algorithm: algorithm.words() };
                 measured.push((one.name(), Choice { way, microseconds }));
             }
             locked(&self.algorithms.chosen).insert(one, fastest.or(first));
         }
+        if let Some((one, error)) = failures.first() {
+            self.warnings.add(format!(
+                "{} products could not be measured, and are done by cuBLASLt's first proposals, such as {}: {error}",
+                failures.len(),
+                one.name()
+            ));
+        }
+        let failures = failures.into_iter().map(|(one, error)| (one, error.to_string()));
+        locked(&self.algorithms.reasons).extend(failures);
         if let Some(known) = known {
             self.keep(&known, measured);
         }
@@ -153,6 +216,9 @@ impl Gpu {
     }
 
     /// The fastest one of these algorithms.
+    ///
+    /// # Errors
+    /// None of them could be measured because of this.
     fn fastest(
         &self,
         library: &Arc<CublasLt>,
@@ -173,13 +239,19 @@ impl Gpu {
         let prepared = library.prepare_by(algorithms.to_vec(), product, operands, epilogue)?;
         let timer = self.context.timer()?;
         let mut fastest: Option<(Algorithm, Duration)> = None;
+        let mut failed = None;
         for (number, algorithm) in algorithms.iter().enumerate() {
             let so_far = fastest.map(|(_, time)| time);
-            if let Some(time) = faster(&timer, &self.stream, so_far, &|| prepared.launch(&self.stream, number)) {
-                fastest = Some((*algorithm, time));
+            match faster(&timer, &self.stream, so_far, &|| prepared.launch(&self.stream, number)) {
+                Ok(Some(time)) => fastest = Some((*algorithm, time)),
+                Ok(None) => {}
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         self.stream.synchronize()?;
+        if let (None, Some(error)) = (fastest, failed) {
+            return Err(error);
+        }
         let chosen = |(algorithm, time): (Algorithm, Duration)| Chosen {
             algorithm,
             microseconds: Some(time.as_secs_f64() * 1e6),

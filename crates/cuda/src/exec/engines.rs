@@ -1,13 +1,16 @@
 //! The engines of cuDNN that run convolutions, alone and with what is fused with them: one for each distinct graph, the heuristics'
 //! first one or the fastest one that was measured.
 
+use super::choices::{AllTaken, Taken};
 use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, locked, missing};
-use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role};
+use crate::cudnn::{
+    Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Plan, Planner, Role, is_unsupported,
+};
 use crate::error::GpuError;
 use bessemer_ir::DType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -38,6 +41,8 @@ struct Chosen {
 pub(super) struct Engines {
     /// `None` for a fusion that there is no engine for.
     plans: Mutex<HashMap<Work, Option<Chosen>>>,
+    /// Why there is no plan, or no measurement.
+    reasons: Mutex<HashMap<Work, String>>,
 }
 
 impl Engines {
@@ -45,10 +50,30 @@ impl Engines {
     pub(super) fn of(&self, works: impl IntoIterator<Item = Work>) -> BTreeMap<String, String> {
         let plans = locked(&self.plans);
         let named = |work: Work| {
-            let engine = plans.get(&work)?.as_ref()?.plan.engine.number;
-            Some((work.name(), format!("engine {engine} of cuDNN")))
+            let plan = &plans.get(&work)?.as_ref()?.plan;
+            let (heuristics, configuration) = plan.proposal;
+            let of = if heuristics == Heuristics::Fallback { "the fallbacks of " } else { "" };
+            Some((work.name(), format!("engine {} in configuration {configuration} of {of}cuDNN", plan.engine.number)))
         };
         works.into_iter().filter_map(named).collect()
+    }
+
+    /// What was chosen for these, for other ranks.
+    pub(super) fn taken(&self, works: &[Work]) -> AllTaken {
+        let plans = locked(&self.plans);
+        let taken = |chosen: &Chosen| {
+            let (heuristics, configuration) = chosen.plan.proposal;
+            let (engine, fallback) = (chosen.plan.engine.number, heuristics == Heuristics::Fallback);
+            let way = Way::Engine { configuration, engine, fallback };
+            Taken { way, microseconds: chosen.microseconds.map(f64::to_bits) }
+        };
+        works.iter().filter_map(|work| Some((work.name(), plans.get(work)?.as_ref().map(taken)))).collect()
+    }
+
+    /// Why there is no plan or no measurement of these, where there is none, by name.
+    pub(super) fn reasons(&self, works: impl IntoIterator<Item = Work>) -> BTreeMap<String, String> {
+        let reasons = locked(&self.reasons);
+        works.into_iter().filter_map(|work| Some((work.name(), reasons.get(&work)?.clone()))).collect()
     }
 
     /// The plan for a convolution that was [chosen](Gpu::choose_engines) for, alone or with a fusion that is
@@ -92,8 +117,8 @@ impl Work {
         )
     }
 
-    fn planner(&self, library: &Arc<Cudnn>) -> Result<Planner, GpuError> {
-        library.planner(&self.convolution.graph(self.fusion, self.ty), Heuristics::Best)
+    fn planner(&self, library: &Arc<Cudnn>, heuristics: Heuristics) -> Result<Planner, GpuError> {
+        library.planner(&self.convolution.graph(self.fusion, self.ty), heuristics)
     }
 
     /// Configurations of suitable engines that are worth a measurement, by number.
@@ -109,17 +134,27 @@ impl Work {
     }
 
     /// The heuristics' first plan of a fusion whose engine is suitable and needs no compiler at run time.
-    fn precompiled(&self, library: &Arc<Cudnn>) -> Option<Plan> {
-        let planner = self.planner(library).ok()?;
-        let configurations = self.configurations(&planner).into_iter().filter(|(_, engine)| !engine.compiles);
-        let mut plans = configurations.filter_map(|(number, _)| planner.plan(number).ok());
-        plans.find(|plan| plan.workspace <= MOST_WORKSPACE)
+    ///
+    /// # Errors
+    /// There is none because of this.
+    fn precompiled(&self, library: &Arc<Cudnn>) -> Result<Option<Plan>, GpuError> {
+        let planner = self.planner(library, Heuristics::Best)?;
+        let mut failed = None;
+        for (number, _) in self.configurations(&planner).into_iter().filter(|(_, engine)| !engine.compiles) {
+            match planner.plan(number) {
+                Ok(plan) if plan.workspace <= MOST_WORKSPACE => return Ok(Some(plan)),
+                Ok(_) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(None), Err)
     }
 
     /// The plan that was kept, if cuDNN still offers it.
     fn kept(&self, library: &Arc<Cudnn>, way: &Way) -> Option<Plan> {
-        let &Way::Engine { configuration, engine: number } = way else { return None };
-        let planner = self.planner(library).ok()?;
+        let &Way::Engine { configuration, engine: number, fallback } = way else { return None };
+        let heuristics = if fallback { Heuristics::Fallback } else { Heuristics::Best };
+        let planner = self.planner(library, heuristics).ok()?;
         let engine = (configuration < planner.len()).then(|| planner.engine(configuration).ok())??;
         let is_it = engine.number == number && engine.suits(self.ty, self.tf32);
         let plan = is_it.then(|| planner.plan(configuration).ok())??;
@@ -131,11 +166,50 @@ impl Work {
 struct Best {
     work: Work,
     fastest: Option<(Choice, Plan, Duration)>,
+    /// What failed first.
+    failed: Option<GpuError>,
+    /// Passes over engines that worked, of those that are there and of those that compile.
+    passes: usize,
+}
+
+impl Best {
     /// Whether all engines were measured.
-    is_final: bool,
+    fn is_final(&self) -> bool {
+        self.passes == 2
+    }
+
+    fn note(&mut self, error: GpuError) {
+        self.failed.get_or_insert(error);
+    }
 }
 
 impl Gpu {
+    /// Makes the plans that rank 0 took, for those convolutions that have none yet. The names of those that cuDNN does not offer here.
+    ///
+    /// # Errors
+    /// cuDNN cannot be opened.
+    pub(super) fn take_engines(&self, works: &[Work], taken: &AllTaken) -> Result<Vec<String>, GpuError> {
+        let library = self.convolutions()?;
+        let mut refused = Vec::new();
+        for work in missing(&self.engines.plans, works.iter().copied()) {
+            let name = work.name();
+            let chosen = match taken.get(&name) {
+                Some(Some(Taken { way, microseconds })) => work
+                    .kept(library, way)
+                    .map(|plan| Some(Chosen { plan: Arc::new(plan), microseconds: microseconds.map(f64::from_bits) })),
+                Some(None) => Some(None),
+                None => None,
+            };
+            match chosen {
+                Some(chosen) => {
+                    locked(&self.engines.plans).insert(work, chosen);
+                }
+                None => refused.push(name),
+            }
+        }
+        Ok(refused)
+    }
+
     /// Makes plans for those convolutions that have none yet, and for fusions where there is an engine. Nobody else may give work to
     /// the stream.
     ///
@@ -149,17 +223,23 @@ impl Gpu {
         missing.sort_by(|a, b| b.convolution.operations().total_cmp(&a.convolution.operations()));
         let library = self.convolutions()?;
         let mut plans: HashMap<Work, (Plan, f64)> = HashMap::new();
-        if let Some(known) = self.tuning.known(&format!("cuDNN {}", library.version()))? {
+        let mut failures: Vec<(Work, GpuError)> = Vec::new();
+        if let Some(known) = self.tuning.known(&library.named())? {
             let kept = |work: &Work| {
                 let choice = known.get(&work.name())?;
                 Some((work.kept(library, &choice.way)?, choice.microseconds))
             };
             plans.extend(missing.iter().filter_map(|work| Some((*work, kept(work)?))));
             let unknown = missing.iter().copied().filter(|work| !plans.contains_key(work)).collect();
-            let measured = self.measure(library, unknown);
+            let mut measured = self.measure(library, unknown);
+            for Best { work, fastest, failed, .. } in &mut measured {
+                if let (None, Some(error)) = (fastest, failed.take()) {
+                    failures.push((*work, error));
+                }
+            }
             let chosen: Vec<(String, Choice)> = measured
                 .iter()
-                .filter(|best| best.is_final)
+                .filter(|best| best.is_final())
                 .filter_map(|best| Some((best.work.name(), best.fastest.as_ref()?.0.clone())))
                 .collect();
             self.keep(&known, chosen);
@@ -172,10 +252,31 @@ impl Gpu {
                 (None, Fusion::Plain(pass)) => {
                     (Some(library.suitable_plan(&work.convolution, pass, work.ty, work.tf32)?), None)
                 }
-                (None, _) => (work.precompiled(library), None),
+                (None, _) => match work.precompiled(library) {
+                    Ok(plan) => (plan, None),
+                    Err(error) => {
+                        failures.push((work, error));
+                        (None, None)
+                    }
+                },
             };
             let chosen = plan.map(|plan| Chosen { plan: Arc::new(plan), microseconds });
             locked(&self.engines.plans).insert(work, chosen);
+        }
+        // That there is no engine for a fusion is nothing to warn of.
+        let unexpected: Vec<_> = failures.iter().filter(|(_, error)| !is_unsupported(error)).collect();
+        if let Some((work, error)) = unexpected.first() {
+            let works: HashSet<&Work> = unexpected.iter().map(|(work, _)| work).collect();
+            self.warnings.add(format!(
+                "{} convolutions could not be planned or measured, and are done by cuDNN's first proposals or without what could be \
+                 fused with them, such as {}: {error}",
+                works.len(),
+                work.name()
+            ));
+        }
+        let mut reasons = locked(&self.engines.reasons);
+        for (work, error) in failures {
+            reasons.entry(work).or_insert_with(|| error.to_string());
         }
         Ok(())
     }
@@ -183,14 +284,18 @@ impl Gpu {
     /// Measures engines as long as there is time: of all convolutions those that are there, then those that compile.
     fn measure(&self, library: &Arc<Cudnn>, works: Vec<Work>) -> Vec<Best> {
         let start = Instant::now();
-        let mut all: Vec<Best> = works.into_iter().map(|work| Best { work, fastest: None, is_final: false }).collect();
+        let best = |work| Best { work, fastest: None, failed: None, passes: 0 };
+        let mut all: Vec<Best> = works.into_iter().map(best).collect();
         for compiles in [false, true] {
             for best in &mut all {
                 if start.elapsed() > BUDGET {
                     return all;
                 }
                 // What cannot be measured is left to the heuristics.
-                best.is_final = self.measure_some(library, best, compiles).is_ok() && compiles;
+                match self.measure_some(library, best, compiles) {
+                    Ok(()) => best.passes += 1,
+                    Err(error) => best.note(error),
+                }
             }
         }
         all
@@ -198,13 +303,16 @@ impl Gpu {
 
     /// Measures those engines of a convolution that compile, or those that do not.
     fn measure_some(&self, library: &Arc<Cudnn>, best: &mut Best, compiles: bool) -> Result<(), GpuError> {
-        let planner = best.work.planner(library)?;
+        let planner = best.work.planner(library, Heuristics::Best)?;
+        let mut plans: Vec<(usize, Plan)> = Vec::new();
         let configurations = best.work.configurations(&planner).into_iter();
-        let plans: Vec<(usize, Plan)> = configurations
-            .filter(|(_, engine)| engine.compiles == compiles)
-            .filter_map(|(number, _)| Some((number, planner.plan(number).ok()?)))
-            .filter(|(_, plan)| plan.workspace <= MOST_WORKSPACE)
-            .collect();
+        for (number, _) in configurations.filter(|(_, engine)| engine.compiles == compiles) {
+            match planner.plan(number) {
+                Ok(plan) if plan.workspace <= MOST_WORKSPACE => plans.push((number, plan)),
+                Ok(_) => {}
+                Err(error) => best.note(error),
+            }
+        }
         let Some(workspace) = plans.iter().map(|(_, plan)| plan.workspace).max() else { return Ok(()) };
         let graph = best.work.convolution.graph(best.work.fusion, best.work.ty);
         let operand = |id| {
@@ -217,12 +325,16 @@ impl Gpu {
         let bound: Vec<_> = graph.in_memory().zip(&memory.operands).collect();
         let timer = self.context.timer()?;
         for (configuration, plan) in plans {
-            let Ok(bound) = plan.bind(&bound, &memory.scratch) else { continue };
             let fastest = best.fastest.as_ref().map(|(_, _, time)| *time);
-            if let Some(time) = faster(&timer, &self.stream, fastest, &|| bound.launch(&self.stream)) {
-                let way = Way::Engine { configuration, engine: plan.engine.number };
-                let choice = Choice { way, microseconds: time.as_secs_f64() * 1e6 };
-                best.fastest = Some((choice, plan, time));
+            let bound = plan.bind(&bound, &memory.scratch);
+            match bound.and_then(|bound| faster(&timer, &self.stream, fastest, &|| bound.launch(&self.stream))) {
+                Ok(Some(time)) => {
+                    let way = Way::Engine { configuration, engine: plan.engine.number, fallback: false };
+                    let choice = Choice { way, microseconds: time.as_secs_f64() * 1e6 };
+                    best.fastest = Some((choice, plan, time));
+                }
+                Ok(None) => {}
+                Err(error) => best.note(error),
             }
         }
         self.stream.synchronize()

@@ -133,8 +133,9 @@ impl CudaExecutor {
                     iter::once(&lowered.steps[..]).chain(fused)
                 })
             };
-            gpu.choose_engines(steps().flat_map(|steps| convolutions_of(steps, plan.tf32))).map_err(failed)?;
-            gpu.choose_algorithms(steps().flat_map(|steps| Multiplication::all(steps, plan.tf32))).map_err(failed)?;
+            let works: Vec<_> = steps().flat_map(|steps| convolutions_of(steps, plan.tf32)).collect();
+            let products: Vec<_> = steps().flat_map(|steps| Multiplication::all(steps, plan.tf32)).collect();
+            gpu.choose(&works, &products)?;
         }
         let mut reports = Vec::new();
         let mut tables_end = 0;
@@ -577,6 +578,15 @@ impl Executor for CudaExecutor {
         let steps = || calls().map(|call| call.lowered.steps_of(call.fused));
         let mut all = self.gpu.engines.of(steps().flat_map(|steps| convolutions_of(steps, self.plan.tf32)));
         all.extend(self.gpu.algorithms.of(steps().flat_map(|steps| Multiplication::all(steps, self.plan.tf32))));
+        all
+    }
+
+    fn near_misses(&self) -> BTreeMap<String, String> {
+        let lowered = || self.calls.iter().chain(&self.once_calls).map(|call| &call.lowered);
+        let steps =
+            || lowered().flat_map(|one| iter::once(&one.steps).chain(one.fused.iter().map(|fused| &fused.steps)));
+        let mut all = self.gpu.engines.reasons(steps().flat_map(|steps| convolutions_of(steps, self.plan.tf32)));
+        all.extend(self.gpu.algorithms.reasons(steps().flat_map(|steps| Multiplication::all(steps, self.plan.tf32))));
         all
     }
 

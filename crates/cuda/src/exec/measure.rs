@@ -57,15 +57,18 @@ impl Gpu {
     }
 }
 
-/// Time of one launch, if it is less than that of the fastest so far. One that fails is none to choose.
+/// Time of one launch, if it is less than that of the fastest so far.
+///
+/// # Errors
+/// It fails, and is none to choose.
 pub(super) fn faster(
     timer: &Timer,
     stream: &Stream,
     fastest: Option<Duration>,
     launch: &dyn Fn() -> Result<(), GpuError>,
-) -> Option<Duration> {
-    let time = median(timer, stream, fastest, launch).ok()?;
-    fastest.is_none_or(|fastest| time < fastest).then_some(time)
+) -> Result<Option<Duration>, GpuError> {
+    let time = median(timer, stream, fastest, launch)?;
+    Ok(fastest.is_none_or(|fastest| time < fastest).then_some(time))
 }
 
 /// Time of one launch: the median of some batches behind a first launch, or that of a second one which takes far longer than `limit`.

@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod bound;
+mod choices;
 mod engines;
 mod executor;
 mod feeds;

@@ -28,9 +28,17 @@ pub(super) enum Way {
         configuration: usize,
         /// cuDNN's number for its engine.
         engine: i64,
+        /// Whether the heuristics are those that have something for every convolution, and not those that order by speed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        fallback: bool,
     },
     /// Of cuBLASLt.
     Algorithm { algorithm: Words },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 /// Where choices are kept, and which device they are of.
@@ -53,6 +61,11 @@ impl Tuning {
         Tuning { file, device }
     }
 
+    /// The device with a library, which is named with its version.
+    pub(super) fn device_with(&self, library: &str) -> String {
+        format!("{}, {library}", self.device)
+    }
+
     /// What the file holds of a library, which is named with its version; `None` if nothing is measured.
     ///
     /// # Errors
@@ -60,7 +73,7 @@ impl Tuning {
     pub(super) fn known(&self, library: &str) -> Result<Option<Known<'_>>, GpuError> {
         let known = |file| {
             let choices = Choices::read(file)?;
-            Ok(Known { file, device: format!("{}, {library}", self.device), choices })
+            Ok(Known { file, device: self.device_with(library), choices })
         };
         self.file.as_deref().map(known).transpose()
     }
@@ -151,7 +164,8 @@ mod tests {
     fn choices_are_added_to_those_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deeper").join("engines.json");
-        let choice = |engine| Choice { way: Way::Engine { configuration: 2, engine }, microseconds: 12.5 };
+        let choice =
+            |engine| Choice { way: Way::Engine { configuration: 2, engine, fallback: false }, microseconds: 12.5 };
         let add = |device, name: &str, engine| Choices::add(&file, device, vec![(name.to_owned(), choice(engine))]);
         add("a", "x", 1).unwrap();
         add("a", "y", 2).unwrap();
@@ -172,7 +186,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("engines.json");
         assert!(replace_damaged_tuning(&file).unwrap().is_none() && !file.exists());
-        let choice = Choice { way: Way::Engine { configuration: 2, engine: 5 }, microseconds: 12.5 };
+        let choice = Choice { way: Way::Engine { configuration: 2, engine: 5, fallback: false }, microseconds: 12.5 };
         let add = || Choices::add(&file, "a", vec![("x".to_owned(), choice.clone())]);
         for damaged in ["{\"a\":", "", "[]", "{\"a\": {\"x\": {\"engine\": 5}}}"] {
             std::fs::write(&file, damaged).unwrap();

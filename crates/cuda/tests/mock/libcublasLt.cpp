@@ -16,7 +16,7 @@
 
 namespace {
 
-enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum { POINTER_MODE = 2, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
 enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68, COMPUTE_TF32 = 77 };
 // How an algorithm puts parts of the sum together: cublasLtReductionScheme_t. Parts that are kept in the type of the result are rounded to it.
@@ -243,12 +243,14 @@ int cublasLtMatmul(void*, const description* d, const float* alpha, const void* 
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;
     // Setting `slow_first` makes the first algorithm wait; `slow_fusions` and `slow_plain` make products wait with what is done in
-    // their pass, or without; `slow_gelu_gradients` and `slow_bias_gradients` those with a gradient of GELU, alone or with that of a bias.
+    // their pass, or without; `slow_gelu_gradients` and `slow_bias_gradients` those with a gradient of GELU, alone or with that of a bias. Setting
+    // `fails_all` makes all products fail.
     auto set = d->attributes.find(EPILOGUE);
     auto epilogue = set == d->attributes.end() ? 1 : set->second;
     bool fuses = in_memory || epilogue != 1;
     long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     if (epilogue == 192 || epilogue == 208) waits += !!mock.numbers[epilogue == 192 ? "slow_gelu_gradients" : "slow_bias_gradients"];
+    if (mock.numbers["fails_all"]) return EXECUTION_FAILED;
     ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];
     float now[2] = {in_memory ? 0 : *alpha, in_memory ? 0 : *beta};
     uint64_t number = algorithm[0];

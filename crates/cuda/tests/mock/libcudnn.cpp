@@ -376,7 +376,8 @@ long mock_get(const char* name) {
 const char* mock_failed() { return mock.failed; }
 const char* mock_call(long number) { return mock.name_of(number); }
 
-size_t cudnnGetVersion() { return 91900; }
+// Setting `newer` makes it another version.
+size_t cudnnGetVersion() { return 91900 + !!mock.numbers["newer"]; }
 size_t cudnnGetCudartVersion() { return 13000; }
 const char* cudnnGetErrorString(int code) {
     return code == BAD_PARAM ? "CUDNN_STATUS_BAD_PARAM" : code == NOT_FINALIZED ? "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED"
@@ -471,9 +472,10 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
     part made = plan->p, bound = pack->p;
     bool is_first = made->of(401)->number == 0;
-    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail; `slow_fusions` and `slow_plain` make
+    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail, `fails_all` each; `slow_fusions` and `slow_plain` make
     // graphs of several operations wait, and those of one.
     if (is_first && mock.numbers["fails_first"]) return refuse(EXECUTION_FAILED, "the first engine fails");
+    if (mock.numbers["fails_all"]) return refuse(EXECUTION_FAILED, "each engine fails");
     bool rounds = numerical_note(made->of(401)->number) == TENSOR_CORES;
     bool fuses = made->of(401)->fuses;
     bool is_slow = (is_first && mock.numbers["slow_first"]) || mock.numbers[fuses ? "slow_fusions" : "slow_plain"];

@@ -165,6 +165,11 @@ pub trait Executor: Send {
         BTreeMap::new()
     }
 
+    /// For what a library has no algorithm, or one that could not be measured, by what was to be computed, and why.
+    fn near_misses(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Whether the plan has a feed of that name.
     fn has_feed(&self, name: &str) -> bool;
 

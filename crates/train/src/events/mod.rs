@@ -138,6 +138,9 @@ pub struct PlanInfo {
     /// Algorithms that were chosen among several, by what they compute; empty where there is nothing to choose.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub algorithms: BTreeMap<String, String>,
+    /// For what a library has no algorithm, or one that could not be measured, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub near_misses: BTreeMap<String, String>,
 }
 
 /// `step`: one update.
