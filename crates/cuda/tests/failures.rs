@@ -141,7 +141,7 @@ fn every_function_may_fail_and_nothing_leaks() {
             let next = calls.get(number as usize).map_or("nothing", String::as_str);
             let what = format!("{call}, number {number}, before {next}, {phase}, {way:?}");
             *of_phase.entry(phase).or_insert(0) += 1;
-            // What fails while something is released shows in the next synchronisation alone; in place of an engine that cannot
+            // What fails while something is released is a warning of the device alone; in place of an engine that cannot
             // be planned, the next one is; and where engines cannot be measured, the first one is used. How often they are launched
             // depends on time, so that the phase is not known then.
             let is_measuring = way.tunes;
