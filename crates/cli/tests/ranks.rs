@@ -500,7 +500,7 @@ fn the_batch_script_of_slurm_trains_on_two_ranks() {
     let script = |name: &str, text: &str| {
         let path = place.path(name);
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     };
     fs::create_dir(place.path("bin")).unwrap();
     let variables = "SLURM_PROCID=$PMI_RANK SLURM_LOCALID=$PMI_RANK SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 SLURM_STEP_ID=0 \

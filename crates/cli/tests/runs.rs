@@ -23,7 +23,7 @@ fn a_run_is_trained_used_resumed_and_reported() {
 
     let again = run("train --recipe run/recipe.toml --out again").ok();
     assert!(again.out.contains("steps       5"), "{}", again.out);
-    let first = "resnet20-cifar: recipe shapes-quick on shapes, 5 steps of 8 images in fp32; the run is in again\n";
+    let first = "resnet20-cifar: recipe shapes-quick on shapes, 5 steps of 8 images in fp32, learning rate 5.000e-2; the run is in again\n";
     assert!(again.err.starts_with(first), "{}", again.err);
     let weights =
         |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();

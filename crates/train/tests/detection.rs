@@ -441,6 +441,13 @@ fn the_weights_of_a_classifier_begin_its_backbone() {
     let overrides = [&slow[..], &["model.normalise_twice=true"]].concat();
     train(&options(&twice, &overrides).with_start(StartRecipe::weights(&file))).unwrap();
     assert!(told(&twice, "--set model.normalise_twice=false fits them"));
+    // Of a whole detector all that it was trained with.
+    let whole = folder.path().join("whole");
+    let overrides = [&slow[..], &["model.edge_weights=signed", "detection.anchor_scale=3.0"]].concat();
+    train(&options(&whole, &overrides).with_start(StartRecipe::weights(&other))).unwrap();
+    assert!(told(&whole, "--set model.edge_weights=positive fits them"), "{:?}", warnings(&whole));
+    assert!(told(&whole, "--set detection.anchor_scale=4.0 fits them"));
+    assert_eq!(warnings(&whole).iter().filter(|warning| warning.contains("fits them")).count(), 2);
     let begun = last(&run).model;
     let (mut equal, mut drawn) = (0, 0);
     for (tensor, other) in begun.iter().zip(&trained).filter(|(tensor, _)| tensor.name.ends_with(".weight")) {

@@ -47,7 +47,7 @@ enum Source {
     /// Started for each repeat.
     Fresh { process: Process, mpi: Vec<String> },
     /// This process is one of them.
-    Joined(Group),
+    Joined(Box<Group>),
 }
 
 impl Source {
@@ -82,7 +82,7 @@ impl Source {
         let there = Ranks { nodes, devices: group.size() / nodes };
         let other = options.scaling.iter().find(|&&ranks| ranks != there && ranks != Ranks::ONE);
         match other {
-            None if there.count() == group.size() => Ok(Source::Joined(group)),
+            None if there.count() == group.size() => Ok(Source::Joined(Box::new(group))),
             _ => {
                 let size = group.size();
                 group.leave(None)?;

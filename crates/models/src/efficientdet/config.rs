@@ -128,7 +128,7 @@ pub struct DetectionOptions {
     pub suppression: SuppressionKind,
     /// `Hard`: the largest IoU of two detections of a class. `Soft`: scores are multiplied by `exp(-IoU^2 / this)`.
     pub overlap: f64,
-    /// Scores of detections are above it.
+    /// Scores of detections are above it; for `Soft`, those that suppression has lowered.
     pub score_floor: f64,
     /// Detections of an image, at most.
     pub detections: usize,

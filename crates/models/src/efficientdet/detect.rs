@@ -35,13 +35,17 @@ pub(super) fn detections(
         let scores = g.unary(UnaryKind::Sigmoid, best)?;
         let (overlap, floor) = (Scalar(detection.overlap), Scalar(detection.score_floor));
         let rule = match detection.suppression {
-            SuppressionKind::Hard => Suppress::new(Suppression::Hard { iou: overlap }, detection.detections),
+            SuppressionKind::Hard => Suppress {
+                score_floor: Some(floor),
+                ..Suppress::new(Suppression::Hard { iou: overlap }, detection.detections)
+            },
+            // As in the recipe the best box of a class is kept whatever its score: the floor is that of scores that were lowered.
             SuppressionKind::Soft => Suppress {
                 legacy: true,
                 ..Suppress::new(Suppression::Gaussian { sigma: overlap, floor }, detection.detections)
             },
         };
-        let rule = Suppress { groups: BoxGroups::Labels, score_floor: Some(floor), ..rule };
+        let rule = Suppress { groups: BoxGroups::Labels, ..rule };
         let kept = g.push(rule, &[boxes, scores, labels])?;
         let kept_boxes = g.gather(boxes, kept[0], 1, 1)?;
         for (name, value) in [("boxes", kept_boxes), ("labels", kept[1]), ("scores", kept[2]), ("count", kept[3])] {

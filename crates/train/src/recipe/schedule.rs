@@ -119,13 +119,16 @@ impl ScheduleRecipe {
         }
     }
 
-    /// The schedule for `global_batch` samples a step on all devices together: `base_lr * global_batch / lr_per`; for a run of
-    /// `epochs` of `steps_per_epoch`.
+    /// The learning rate after warm-up for `global_batch` samples a step on all devices together: `base_lr * global_batch / lr_per`.
+    pub(crate) fn peak_lr(&self, global_batch: u64) -> f64 {
+        self.base_lr * self.lr_per.map_or(1.0, |lr_per| global_batch as f64 / lr_per as f64)
+    }
+
+    /// The schedule for `global_batch` samples a step on all devices together and a run of `epochs` of `steps_per_epoch`.
     pub fn resolve(&self, global_batch: u64, steps_per_epoch: u64, epochs: f64) -> Schedule {
-        let scale = self.lr_per.map_or(1.0, |lr_per| global_batch as f64 / lr_per as f64);
         Schedule {
             kind: self.kind,
-            peak_lr: self.base_lr * scale,
+            peak_lr: self.peak_lr(global_batch),
             warmup_lr: self.warmup_lr,
             end_lr: self.end_lr,
             per: self.per,

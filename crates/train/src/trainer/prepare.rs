@@ -146,9 +146,10 @@ impl<'a> Trainer<'a> {
     fn describe_run(&mut self) {
         let Recipe { name, model, data, precision, .. } = &self.options.recipe;
         let (step, all, compute) = (self.step, self.total_steps, precision.compute.name());
+        let peak_lr = self.options.recipe.schedule.peak_lr(self.options.recipe.train.step_samples());
         let from = if step > 0 { format!(" from step {step}") } else { String::new() };
         let text = format!(
-            "{}{from}: recipe {name} on {}, {all} steps of {} {} in {compute}; the run is in {}",
+            "{}{from}: recipe {name} on {}, {all} steps of {} {} in {compute}, learning rate {peak_lr:.3e}; the run is in {}",
             model.name,
             data.source.as_deref().unwrap_or("no data"),
             self.options.recipe.train.step_samples(),

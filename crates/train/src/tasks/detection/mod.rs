@@ -34,6 +34,7 @@ use score::{BOXES_FILE, DetectionScore, TrueObjects, Truths};
 use sources::{ImagesWithObjects, Source};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use toml::Table;
 
 /// The data and the model of a recipe.
 struct Detection {
@@ -116,10 +117,12 @@ impl Task for Detection {
     ) -> Result<InitialWeights, TrainError> {
         let rules = self.kind.weights();
         let is_detector = detector::are_of_detector(rules, &given);
+        let notes = if is_detector { self.convention_notes(&given, origin)? } else { Vec::new() };
         let mut weights = detector::initial_weights(rules, given, origin.name, session, self.settings.new_heads)?;
         if !is_detector {
             weights.notes.extend(self.kind.backbone_notes(&self.recipe, origin)?);
         }
+        weights.notes.extend(notes);
         Ok(weights)
     }
 
@@ -138,6 +141,46 @@ impl Task for Detection {
         self.kind.frozen_parts(&self.recipe).map_or_else(Vec::new, |parts| {
             vec![format!("{parts} are not trained, and stay at random: --weights gives those of a trained backbone")]
         })
+    }
+}
+
+/// Fields whose values a trained detector fits, and no others.
+const CONVENTIONS: [&str; 7] = [
+    "model.flavour",
+    "model.edge_weights",
+    "model.normalise_twice",
+    "model.padding",
+    "model.bn_eps",
+    "detection.anchor_scale",
+    "proposals.anchor_scale",
+];
+
+impl Detection {
+    /// What is to be said where a whole detector was trained in other conventions than those of the recipe.
+    fn convention_notes(
+        &self,
+        given: &[NamedTensor<'_>],
+        origin: &WeightOrigin<'_>,
+    ) -> Result<Vec<String>, TrainError> {
+        let trained = match origin.recipe {
+            Some(recipe) => recipe.clone(),
+            None => self.kind.recipe_of_file(&self.recipe.model.name, given)?,
+        };
+        let (trained, asked) = (trained.to_table(), self.recipe.to_table());
+        let different = CONVENTIONS.into_iter().filter_map(|path| {
+            let (section, field) = path.split_once('.')?;
+            let value = |table: &Table| Some(table.get(section)?.get(field)?.to_string());
+            let (trained, asked) = (value(&trained)?, value(&asked)?);
+            (trained != asked).then(|| {
+                let fits = trained.trim_matches('"');
+                format!(
+                    "{} were trained with {path} = {trained}, and are taken with {asked}, where their outputs mean something else: \
+                     --set {path}={fits} fits them",
+                    origin.name
+                )
+            })
+        });
+        Ok(different.collect())
     }
 }
 

@@ -61,7 +61,7 @@ section! {
         pub suppression: SuppressionKind = SuppressionKind::Hard, free;
         /// `hard`: the largest IoU of two detections of a class. `soft`: scores are multiplied by `exp(-IoU^2 / overlap)`.
         pub overlap: f64 = 0.5 => Range::above(0.0, 1.0), free;
-        /// Scores of detections are above it.
+        /// Scores of detections are above it; with `soft`, those that suppression has lowered.
         pub score_floor: f64 = 0.0 => Range::below(0.0, 1.0), free;
         /// Detections of an image, at most.
         pub max_detections: u64 = 100 => Range::closed(1.0, 1000.0), free;
