@@ -68,7 +68,8 @@ fn every_command_has_help_with_examples() {
     assert!(shows("data prepare text", "threads") && !shows("data prepare text", "precision"));
     // What help leaves out is no error, as in scripts that set it for all commands.
     bessemer(folder.path(), "models --device cpu").ok();
-    bessemer(folder.path(), "compare resnet50 --isa avx2").fails(2, &["--isa has no effect on `bessemer compare`"]);
+    bessemer(folder.path(), "compare resnet50 --mode train --frameworks bessemer --isa avx2")
+        .fails(2, &["--isa has no effect on `bessemer compare`"]);
     assert!(shows("compare", "device") && shows("explain", "no-epilogues") && shows("bench", "without"));
 }
 

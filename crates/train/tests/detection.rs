@@ -361,7 +361,7 @@ fn images_without_annotations_have_detections_but_no_scores() {
     fs::rename(data.join("val2017"), data.join("test2017")).unwrap();
     let error = detect("test-dev2016").unwrap_err().to_string();
     assert!(error.contains("annotations/image_info_test-dev2016.json: no such file"), "{error}");
-    // Categories with other ids than those of the run.
+    // Categories with other ids than those of the run, and with other names.
     let error = detect("test-dev2017").unwrap_err().to_string();
     assert!(error.contains("model.num_classes"), "{error}");
     instances["categories"]
@@ -370,7 +370,13 @@ fn images_without_annotations_have_detections_but_no_scores() {
         .iter_mut()
         .zip(1..)
         .for_each(|(category, id)| category["id"] = Value::from(id));
+    let named = instances.clone();
+    instances["categories"][1]["name"] = Value::from("gnu");
     fs::write(data.join("annotations/image_info_test-dev2017.json"), instances.to_string()).unwrap();
+    let error = detect("test-dev2017").unwrap_err().to_string();
+    let known = named["categories"][1]["name"].as_str().unwrap();
+    assert!(error.contains(&format!("`{known}` of the run is `gnu` there")), "{error}");
+    fs::write(data.join("annotations/image_info_test-dev2017.json"), named.to_string()).unwrap();
     let report = detect("test-dev2017").unwrap();
     assert!(report.metrics.is_empty() && report.samples == 3, "{:?}", report.metrics);
     assert!(report.notes.iter().any(|note| note.contains("no scores")), "{:?}", report.notes);

@@ -45,7 +45,7 @@ pub(super) struct Detector {
     pub recipe: Recipe,
     pub settings: DetectorSettings,
     /// The classes, where the weights come from a run.
-    categories: Option<Vec<ClassCategory>>,
+    pub categories: Option<Vec<ClassCategory>>,
     pub trained: LoadedWeights,
 }
 

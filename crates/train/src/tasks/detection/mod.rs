@@ -28,7 +28,7 @@ use crate::session::TrainSession;
 use crate::setup::RunShape;
 use bessemer_data::{BatchRange, ImageSamples, Sampler, SamplerOptions, Share};
 use bessemer_models::Model;
-use detector::{ClassCategory, Detector};
+use detector::Detector;
 use kind::{DetectorKind, DetectorSettings};
 use score::{BOXES_FILE, DetectionScore, TrueObjects, Truths};
 use sources::{ImagesWithObjects, Source};
@@ -87,9 +87,11 @@ impl Task for Detection {
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
         let (recipe, settings) = (&self.recipe, &self.settings);
-        let Some((source, truths)) = sources::evaluation_set(&DataSource::of(recipe)?, recipe, settings)? else {
+        let data = DataSource::of(recipe)?;
+        let Some((source, truths)) = sources::evaluation_set(&data, recipe, settings)? else {
             return Ok(None);
         };
+        sources::check_names(&data, &source, &self.training.class_categories())?;
         Ok(Some(Box::new(DetectionEvaluation {
             kind: self.kind,
             recipe: recipe.clone(),
@@ -127,10 +129,7 @@ impl Task for Detection {
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let names = self.training.set.class_names().iter();
-        let categories = names.zip(&self.training.categories);
-        let categories = categories.map(|(name, &id)| ClassCategory { id, name: name.clone() });
-        detector::write_categories(run, &categories.collect::<Vec<_>>())
+        detector::write_categories(run, &self.training.class_categories())
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -260,23 +259,26 @@ fn standalone_evaluation(
     data: &Path,
     options: &EvaluateOptions,
 ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
-    let Detector { kind, recipe, settings, trained, .. } = detector;
+    let Detector { kind, recipe, settings, trained, categories } = detector;
     let settings =
         DetectorSettings { pictures: options.pictures, exif: options.exif.unwrap_or(settings.exif), ..settings };
-    let source = DataSource::parse(data);
+    let data = DataSource::parse(data);
     let (source, truths, file) = match &options.unannotated {
         Some(part) => {
             let file = format!("detections_{part}_{}_results.json", recipe.model.name);
-            (sources::unannotated_set(&source, part, &settings)?, Truths::Unknown, file)
+            (sources::unannotated_set(&data, part, &settings)?, Truths::Unknown, file)
         }
         None => {
-            let opened = sources::evaluation_set(&source, &recipe, &settings)?;
+            let opened = sources::evaluation_set(&data, &recipe, &settings)?;
             let (source, truths) = opened.ok_or_else(|| {
                 TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
             })?;
             (source, truths, BOXES_FILE.to_owned())
         }
     };
+    if let Some(categories) = &categories {
+        sources::check_names(&data, &source, categories)?;
+    }
     let evaluation = DetectionEvaluation {
         kind,
         recipe,

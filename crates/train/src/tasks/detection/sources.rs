@@ -1,5 +1,6 @@
 //! Data sets of images with objects by the names that commands and recipes give them.
 
+use super::detector::ClassCategory;
 use super::kind::DetectorSettings;
 use super::score::Truths;
 use crate::error::TrainError;
@@ -37,6 +38,12 @@ impl Source {
     fn present_classes(&self) -> BTreeSet<&str> {
         let classes = self.set.class_names().iter().zip(&self.objects_of_class);
         classes.filter(|(_, objects)| **objects > 0).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The category of each class.
+    pub(super) fn class_categories(&self) -> Vec<ClassCategory> {
+        let classes = self.set.class_names().iter().zip(&self.categories);
+        classes.map(|(name, &id)| ClassCategory { id, name: name.clone() }).collect()
     }
 
     /// A set whose classes have the ids 1, 2, and so on.
@@ -147,6 +154,33 @@ pub(super) fn evaluation_set(
     };
     check_classes(source, &*opened.set, settings)?;
     Ok(Some((opened, truths)))
+}
+
+/// Whether the classes of a set to evaluate on are those that a run was trained on.
+///
+/// # Errors
+/// Classes of both that have other names, all of which are listed: their detections would count as those of others.
+pub(super) fn check_names(
+    source: &DataSource,
+    evaluated: &Source,
+    trained: &[ClassCategory],
+) -> Result<(), TrainError> {
+    let evaluated = evaluated.class_categories();
+    let different: Vec<String> = (trained.iter().zip(&evaluated))
+        .filter(|(trained, evaluated)| trained.id.is_some() && evaluated.id.is_some() && trained.name != evaluated.name)
+        .map(|(trained, evaluated)| format!("`{}` of the run is `{}` there", trained.name, evaluated.name))
+        .collect();
+    match different.is_empty() {
+        true => Ok(()),
+        false => {
+            let allowed = format!(
+                "its categories have other names than those that the model was trained on: {}; list the same categories in the same order \
+                 (data.category_ids = \"dense\" numbers them by their ids)",
+                different.join(", ")
+            );
+            Err(TrainError::setting("the evaluation set", source, allowed))
+        }
+    }
 }
 
 /// The annotations; or what the set itself has, where its images are not among those of the annotations because their
