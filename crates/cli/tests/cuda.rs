@@ -247,7 +247,7 @@ fn forms_of_a_step_are_compared() {
     let Some(machine) = Machine::new("forms_of_a_step_are_compared") else { return };
     let compare = "compare bert-tiny --mode infer --frameworks bessemer+fused,bessemer+unfused --precision bf16 --warmup 0 \
                    --steps 1 --repeat 1 --patience 0 --batch-size 1 --sequence-length 8 --predictions 1 --quiet";
-    machine.run_on("cuda", compare).ok();
+    machine.run(&format!("{compare} --device cuda --gpu-libraries {}", machine.mocks.display())).ok();
     let results = fs::read_to_string(machine.path("comparison/results.jsonl")).unwrap();
     let results: Vec<Value> = results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(results.len(), 2);
