@@ -404,7 +404,11 @@ fn ranks_take_the_engines_and_algorithms_of_the_first() {
         let file = |rank: usize| scratch.path().join(format!("{rank}.json"));
         let of_rank = |rank: usize| {
             for library in libraries {
-                Knobs::of(folder, library).set("slow_first", i64::from(rank == slow_rank));
+                let (slow, fast) =
+                    if rank == slow_rank { ("slow_first", "slow_others") } else { ("slow_others", "slow_first") };
+                let knobs = Knobs::of(folder, library);
+                knobs.set(slow, 1);
+                knobs.set(fast, 0);
             }
             Knobs::of(folder, libraries[0]).set("newer", i64::from(newer && rank == 1));
             CudaOptions { tuning: Some(file(rank)), ..options(folder, false) }

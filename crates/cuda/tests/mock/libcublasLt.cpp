@@ -242,13 +242,13 @@ int cublasLtMatmul(void*, const description* d, const float* alpha, const void* 
         return INVALID_VALUE;
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;
-    // Setting `slow_first` makes the first algorithm wait; `slow_fusions` and `slow_plain` make products wait with what is done in
-    // their pass, or without; `slow_gelu_gradients` and `slow_bias_gradients` those with a gradient of GELU, alone or with that of a bias. Setting
-    // `fails_all` makes all products fail.
+    // Setting `slow_first` makes the first algorithm wait, `slow_others` all others; `slow_fusions` and `slow_plain` make products wait
+    // with what is done in their pass, or without; `slow_gelu_gradients` and `slow_bias_gradients` those with a gradient of GELU, alone
+    // or with that of a bias. Setting `fails_all` makes all products fail.
     auto set = d->attributes.find(EPILOGUE);
     auto epilogue = set == d->attributes.end() ? 1 : set->second;
     bool fuses = in_memory || epilogue != 1;
-    long waits = (algorithm[0] == 1 && mock.numbers["slow_first"]) + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
+    long waits = !!mock.numbers[algorithm[0] == 1 ? "slow_first" : "slow_others"] + !!mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     if (epilogue == 192 || epilogue == 208) waits += !!mock.numbers[epilogue == 192 ? "slow_gelu_gradients" : "slow_bias_gradients"];
     if (mock.numbers["fails_all"]) return EXECUTION_FAILED;
     ++mock.numbers[algorithm[0] == 1 ? "by_first" : "by_second"];

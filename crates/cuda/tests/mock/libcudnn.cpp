@@ -472,13 +472,13 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
     part made = plan->p, bound = pack->p;
     bool is_first = made->of(401)->number == 0;
-    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail, `fails_all` each; `slow_fusions` and `slow_plain` make
-    // graphs of several operations wait, and those of one.
+    // Setting `slow_first` makes the first engine of each graph wait, `slow_others` all others; `fails_first` makes the first fail,
+    // `fails_all` each; `slow_fusions` and `slow_plain` make graphs of several operations wait, and those of one.
     if (is_first && mock.numbers["fails_first"]) return refuse(EXECUTION_FAILED, "the first engine fails");
     if (mock.numbers["fails_all"]) return refuse(EXECUTION_FAILED, "each engine fails");
     bool rounds = numerical_note(made->of(401)->number) == TENSOR_CORES;
     bool fuses = made->of(401)->fuses;
-    bool is_slow = (is_first && mock.numbers["slow_first"]) || mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
+    bool is_slow = mock.numbers[is_first ? "slow_first" : "slow_others"] || mock.numbers[fuses ? "slow_fusions" : "slow_plain"];
     return give(h->stream, [=] {
         if (is_slow) usleep(3000);
         return execute(made, bound, rounds);
