@@ -1,6 +1,7 @@
 //! Tells the program which commit it is built from, for the logs of its runs: `BESSEMER_COMMIT`, which packages that are built without a
 //! repository may set, or what git says.
 
+use std::path::Path;
 use std::process::Command;
 
 const COMMIT: &str = "BESSEMER_COMMIT";
@@ -14,8 +15,10 @@ fn git(arguments: &[&str]) -> Option<String> {
 fn main() {
     println!("cargo::rerun-if-env-changed={COMMIT}");
     println!("cargo::rerun-if-changed=build.rs");
-    // Written by each commit, checkout and reset.
-    if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
+    // Written by each commit, checkout and reset. Of a file that is not there cargo would say at each build that it has changed.
+    if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
+        && Path::new(&log).exists()
+    {
         println!("cargo::rerun-if-changed={log}");
     }
     if std::env::var_os(COMMIT).is_none()

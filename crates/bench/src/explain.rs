@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Of a network of 76,725 boxes an image, whose numbers end at 27,989 images.
+    /// Suppression is refused before memory that has no end is used up.
     #[test]
     fn a_batch_that_an_operation_refuses_is_one_that_is_too_large() {
         let request = request("efficientdet-d0", Mode::Infer, 1, DeviceKind::Cpu, 20_000_000_000);

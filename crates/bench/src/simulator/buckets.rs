@@ -70,7 +70,7 @@ pub fn choose(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usi
     let by_size = SIZES.map(|size| counts_by_size(collectives, size, size));
     let candidates = [earliest_end(profile, cluster, ranks), vec![number]].into_iter().chain(by_size);
     let simulated = candidates.map(|counts| {
-        let seconds = profile.with_collectives(merged(collectives, &counts)).simulate(cluster, ranks).step_seconds;
+        let seconds = profile.simulate_in_buckets(&counts, cluster, ranks).step_seconds;
         (seconds, counts)
     });
     let better = |a: (f64, Vec<usize>), b: (f64, Vec<usize>)| {
@@ -158,9 +158,7 @@ mod tests {
             let bytes = |i: u64| (random(20 + i) * 1e9) as u64;
             let gradients: Vec<Collective> = (0..8).map(|i| collective(bytes(i), i as usize, 8)).collect();
             let step = profile(&calls, &gradients);
-            let seconds = |counts: &[usize]| {
-                step.with_collectives(merged(&gradients, counts)).simulate(&cluster, ranks).step_seconds
-            };
+            let seconds = |counts: &[usize]| step.simulate_in_buckets(counts, &cluster, ranks).step_seconds;
             let best = all_counts(8).iter().map(|counts| seconds(counts)).fold(f64::INFINITY, f64::min);
             let chosen = choose(&step, &cluster, ranks);
             assert!((seconds(&chosen) - best).abs() < 1e-9, "{seed}: {} instead of {best}", seconds(&chosen));
@@ -187,8 +185,7 @@ mod tests {
         let calls = [0.02; 16];
         let gradients: Vec<Collective> = (0..8).map(|i| collective(3 << 20, i, 15 - i)).collect();
         let step = profile(&calls, &gradients);
-        let seconds =
-            |counts: &[usize]| step.with_collectives(merged(&gradients, counts)).simulate(&cluster, ranks).step_seconds;
+        let seconds = |counts: &[usize]| step.simulate_in_buckets(counts, &cluster, ranks).step_seconds;
         let chosen = seconds(&choose(&step, &cluster, ranks));
         for size in SIZES {
             assert!(chosen <= seconds(&counts_by_size(&gradients, size, size)));

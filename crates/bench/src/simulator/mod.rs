@@ -222,7 +222,12 @@ impl StepProfile {
     /// [`ClusterError`] for more ranks than the cluster has devices.
     pub fn predict(&self, cluster: &Cluster, ranks: Ranks) -> Result<Outcome, ClusterError> {
         cluster.check(ranks)?;
-        Ok(self.with_collectives(buckets::merged(&self.collectives, &self.usual_buckets())).simulate(cluster, ranks))
+        Ok(self.simulate_in_buckets(&self.usual_buckets(), cluster, ranks))
+    }
+
+    /// The time of the step with so many gradients in each bucket; see [`buckets`].
+    fn simulate_in_buckets(&self, counts: &[usize], cluster: &Cluster, ranks: Ranks) -> Outcome {
+        self.with_collectives(buckets::merged(&self.collectives, counts)).simulate(cluster, ranks)
     }
 
     /// How many gradients are in each bucket of the compiler.

@@ -32,7 +32,7 @@ pub struct ScalingRow {
     pub outcome: Outcome,
     /// Number of buckets, cut by size as the compiler does.
     pub buckets: usize,
-    /// Seconds of the step with the boundaries for which it is shortest, which is what is to be had from other sizes.
+    /// Seconds of the step with the boundaries of buckets for which it is shortest.
     pub shortest_seconds: f64,
 }
 
@@ -87,12 +87,10 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
     let nodes: Vec<usize> = if nodes.is_empty() { doublings.collect() } else { nodes.clone() };
     let several = nodes.into_iter().map(|nodes| Ranks { nodes, devices: cluster.devices });
     let row = |ranks| {
-        let with = |counts: &[usize]| {
-            profile.with_collectives(buckets::merged(&profile.collectives, counts)).simulate(&cluster, ranks)
-        };
-        let counts = profile.usual_buckets();
-        let shortest_seconds = with(&buckets::choose(&profile, &cluster, ranks)).step_seconds;
-        ScalingRow { outcome: with(&counts), buckets: counts.len(), shortest_seconds }
+        let (usual, best) = (profile.usual_buckets(), buckets::choose(&profile, &cluster, ranks));
+        let in_buckets = |counts: &[usize]| profile.simulate_in_buckets(counts, &cluster, ranks);
+        let shortest_seconds = in_buckets(&best).step_seconds;
+        ScalingRow { outcome: in_buckets(&usual), buckets: usual.len(), shortest_seconds }
     };
     Ok(ScalingTable {
         model: request.model.clone(),

@@ -1,7 +1,7 @@
 //! The algorithms of cuBLASLt that do products, alone and with what is done in their pass: one for each distinct product, the
 //! heuristics' first one or the fastest one that was measured.
 
-use super::choices::{AllTaken, Taken};
+use super::choices::{AllTaken, Taken, take};
 use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, PRODUCT_WORKSPACE, locked, missing};
@@ -69,7 +69,7 @@ impl Algorithms {
         let chosen = locked(&self.chosen);
         let taken = |Chosen { algorithm, microseconds }: &Chosen| {
             let way = Way::Algorithm { algorithm: algorithm.words() };
-            Taken { way, microseconds: microseconds.map(f64::to_bits) }
+            Taken::new(way, *microseconds)
         };
         all.iter().filter_map(|of| Some((of.name(), chosen.get(of)?.as_ref().map(taken)))).collect()
     }
@@ -137,24 +137,10 @@ impl Gpu {
     /// cuBLASLt cannot be opened, or refuses to say how it multiplies.
     pub(super) fn take_algorithms(&self, all: &[Multiplication], taken: &AllTaken) -> Result<Vec<String>, GpuError> {
         let library = self.products()?;
-        let mut refused = Vec::new();
-        for one in missing(&self.algorithms.chosen, all.iter().copied()) {
-            let name = one.name();
-            let chosen = match taken.get(&name) {
-                Some(Some(Taken { way, microseconds })) => one
-                    .kept(&library, way)?
-                    .map(|algorithm| Some(Chosen { algorithm, microseconds: microseconds.map(f64::from_bits) })),
-                Some(None) => Some(None),
-                None => None,
-            };
-            match chosen {
-                Some(chosen) => {
-                    locked(&self.algorithms.chosen).insert(one, chosen);
-                }
-                None => refused.push(name),
-            }
-        }
-        Ok(refused)
+        take(&self.algorithms.chosen, all, taken, Multiplication::name, |one, taken| {
+            let algorithm = one.kept(&library, &taken.way)?;
+            Ok(algorithm.map(|algorithm| Chosen { algorithm, microseconds: taken.microseconds() }))
+        })
     }
 
     /// Chooses algorithms for those multiplications that have none yet. Nobody else may give work to the stream.

@@ -4,11 +4,13 @@
 use super::algorithms::Multiplication;
 use super::engines::Work;
 use super::tuning::Way;
-use super::{Gpu, failed};
+use super::{Gpu, failed, locked, missing};
 use crate::error::GpuError;
 use bessemer_ir::run::RunError;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Mutex;
 
 /// A way that was taken to do something.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -16,11 +18,50 @@ pub(super) struct Taken {
     #[serde(flatten)]
     pub way: Way,
     /// The bits of the microseconds that a launch took, where it was measured: whoever compares them must have the same number.
-    pub microseconds: Option<u64>,
+    microseconds: Option<u64>,
+}
+
+impl Taken {
+    pub(super) fn new(way: Way, microseconds: Option<f64>) -> Self {
+        Self { way, microseconds: microseconds.map(f64::to_bits) }
+    }
+
+    /// How long a launch took, where it was measured.
+    pub(super) fn microseconds(&self) -> Option<f64> {
+        self.microseconds.map(f64::from_bits)
+    }
 }
 
 /// What was taken, by name of what is done; `None` where the library has no way.
 pub(super) type AllTaken = BTreeMap<String, Option<Taken>>;
+
+/// Takes what rank 0 took for those of `all` for which nothing is chosen yet; `make` gives nothing for what the library does not offer
+/// here. The names of those that are not offered.
+///
+/// # Errors
+/// Those of `make`.
+pub(super) fn take<K: Copy + Eq + Hash, C>(
+    chosen: &Mutex<HashMap<K, Option<C>>>,
+    all: &[K],
+    taken: &AllTaken,
+    name: impl Fn(&K) -> String,
+    make: impl Fn(&K, &Taken) -> Result<Option<C>, GpuError>,
+) -> Result<Vec<String>, GpuError> {
+    let mut refused = Vec::new();
+    for key in missing(chosen, all.iter().copied()) {
+        let name = name(&key);
+        let made = match taken.get(&name) {
+            Some(Some(one)) => make(&key, one)?.map(Some),
+            Some(None) => Some(None),
+            None => None,
+        };
+        match made {
+            Some(made) => drop(locked(chosen).insert(key, made)),
+            None => refused.push(name),
+        }
+    }
+    Ok(refused)
+}
 
 /// What rank 0 tells the others of a library.
 #[derive(Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The engines of cuDNN that run convolutions, alone and with what is fused with them: one for each distinct graph, the heuristics'
 //! first one or the fastest one that was measured.
 
-use super::choices::{AllTaken, Taken};
+use super::choices::{AllTaken, Taken, take};
 use super::measure::{Operand, faster};
 use super::tuning::{Choice, Way};
 use super::{Gpu, locked, missing};
@@ -65,7 +65,7 @@ impl Engines {
             let (heuristics, configuration) = chosen.plan.proposal;
             let (engine, fallback) = (chosen.plan.engine.number, heuristics == Heuristics::Fallback);
             let way = Way::Engine { configuration, engine, fallback };
-            Taken { way, microseconds: chosen.microseconds.map(f64::to_bits) }
+            Taken::new(way, chosen.microseconds)
         };
         works.iter().filter_map(|work| Some((work.name(), plans.get(work)?.as_ref().map(taken)))).collect()
     }
@@ -190,24 +190,10 @@ impl Gpu {
     /// cuDNN cannot be opened.
     pub(super) fn take_engines(&self, works: &[Work], taken: &AllTaken) -> Result<Vec<String>, GpuError> {
         let library = self.convolutions()?;
-        let mut refused = Vec::new();
-        for work in missing(&self.engines.plans, works.iter().copied()) {
-            let name = work.name();
-            let chosen = match taken.get(&name) {
-                Some(Some(Taken { way, microseconds })) => work
-                    .kept(library, way)
-                    .map(|plan| Some(Chosen { plan: Arc::new(plan), microseconds: microseconds.map(f64::from_bits) })),
-                Some(None) => Some(None),
-                None => None,
-            };
-            match chosen {
-                Some(chosen) => {
-                    locked(&self.engines.plans).insert(work, chosen);
-                }
-                None => refused.push(name),
-            }
-        }
-        Ok(refused)
+        take(&self.engines.plans, works, taken, Work::name, |work, taken| {
+            let plan = work.kept(library, &taken.way);
+            Ok(plan.map(|plan| Chosen { plan: Arc::new(plan), microseconds: taken.microseconds() }))
+        })
     }
 
     /// Makes plans for those convolutions that have none yet, and for fusions where there is an engine. Nobody else may give work to

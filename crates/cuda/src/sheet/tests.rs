@@ -76,7 +76,7 @@ fn a_launch_takes_the_longer_of_its_two_limits() {
     assert_eq!(prediction.plain[0].reason, "product to memory, then its fusion: cuBLASLt has no such function");
 }
 
-/// A product of weights that are not trained runs once, and a sum over ranks has a message of its own.
+/// A product of weights that are not trained runs once, and a sum over ranks has a message.
 #[test]
 fn memory_of_what_runs_once_and_of_messages_is_counted() {
     let scratch = |of_once: bool, ranks: usize| {

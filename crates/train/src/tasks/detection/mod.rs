@@ -118,12 +118,11 @@ impl Task for Detection {
         session: &TrainSession,
     ) -> Result<InitialWeights, TrainError> {
         let rules = self.kind.weights();
-        let is_detector = detector::are_of_detector(rules, &given);
-        let notes = if is_detector { self.convention_notes(&given, origin)? } else { Vec::new() };
+        let notes = match detector::are_of_detector(rules, &given) {
+            true => self.convention_notes(&given, origin)?,
+            false => self.kind.backbone_notes(&self.recipe, origin)?,
+        };
         let mut weights = detector::initial_weights(rules, given, origin.name, session, self.settings.new_heads)?;
-        if !is_detector {
-            weights.notes.extend(self.kind.backbone_notes(&self.recipe, origin)?);
-        }
         weights.notes.extend(notes);
         Ok(weights)
     }
