@@ -261,6 +261,31 @@ fn detections_have_the_twelve_scores_of_coco() {
 }
 
 #[test]
+fn some_images_of_coco_are_compared() {
+    let folder = coco_world();
+    replace(&folder, "data.json", "{\"id\":9,", "{\"id\":9,\"file_name\":\"b.jpg\",");
+    let missed = "{\"area\":900,\"bbox\":[0,0,30,30],\"category_id\":1,\"id\":3,\"image_id\":9}";
+    replace(&folder, "data.json", "\"annotations\":[", &format!("\"annotations\":[{missed},"));
+    let scores = |list: &str| {
+        fs::write(folder.path().join("some.txt"), list).unwrap();
+        let scores = json_of(&score_coco(&folder, "--json --images some.txt").ok());
+        ["images", "objects", "detections", "AP50"].map(|name| scores[name].as_f64().unwrap())
+    };
+    let close = |found: [f64; 4], expected: [f64; 4]| {
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?} is not {expected:?}");
+    };
+    close(scores("4\n"), [1.0, 1.0, 1.0, 1.0]);
+    close(scores("b.jpg\n\n"), [1.0, 1.0, 0.0, 0.0]);
+    // Half of the objects are found, at 51 of 101 recalls.
+    close(scores("9\n4"), [2.0, 2.0, 1.0, 51.0 / 101.0]);
+    fs::write(folder.path().join("some.txt"), "4\n\nc.jpg").unwrap();
+    score_coco(&folder, "--images some.txt").fails(2, &["some.txt: line 3: `c.jpg` is neither the id nor"]);
+    fs::write(folder.path().join("some.txt"), "\n").unwrap();
+    score_coco(&folder, "--images some.txt").fails(2, &["some.txt: no image is listed"]);
+    score_coco(&folder, "--images none.txt").fails(2, &["none.txt"]);
+}
+
+#[test]
 fn surprising_files_of_coco_give_warnings() {
     let folder = coco_world();
     replace(&folder, "found.json", "\"category_id\":1", "\"category_id\":7");

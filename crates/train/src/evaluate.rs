@@ -86,7 +86,9 @@ pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptio
     let mut session = EvalSession::of_evaluation(&*evaluation, &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new(), &Group::alone())?;
-    Ok(report.expect("nobody raises the signal"))
+    let mut report = report.expect("nobody raises the signal");
+    report.notes.splice(0..0, evaluation.warnings());
+    Ok(report)
 }
 
 /// Runs a whole evaluation, of which each rank of a group takes its share; `None` if `stop` was raised on the way, on any of them.

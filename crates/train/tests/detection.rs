@@ -361,22 +361,6 @@ fn images_without_annotations_have_detections_but_no_scores() {
     fs::rename(data.join("val2017"), data.join("test2017")).unwrap();
     let error = detect("test-dev2016").unwrap_err().to_string();
     assert!(error.contains("annotations/image_info_test-dev2016.json: no such file"), "{error}");
-    // Categories with other ids than those of the run, and with other names.
-    let error = detect("test-dev2017").unwrap_err().to_string();
-    assert!(error.contains("model.num_classes"), "{error}");
-    instances["categories"]
-        .as_array_mut()
-        .unwrap()
-        .iter_mut()
-        .zip(1..)
-        .for_each(|(category, id)| category["id"] = Value::from(id));
-    let named = instances.clone();
-    instances["categories"][1]["name"] = Value::from("gnu");
-    fs::write(data.join("annotations/image_info_test-dev2017.json"), instances.to_string()).unwrap();
-    let error = detect("test-dev2017").unwrap_err().to_string();
-    let known = named["categories"][1]["name"].as_str().unwrap();
-    assert!(error.contains(&format!("`{known}` of the run is `gnu` there")), "{error}");
-    fs::write(data.join("annotations/image_info_test-dev2017.json"), named.to_string()).unwrap();
     let report = detect("test-dev2017").unwrap();
     assert!(report.metrics.is_empty() && report.samples == 3, "{:?}", report.metrics);
     assert!(report.notes.iter().any(|note| note.contains("no scores")), "{:?}", report.notes);
@@ -384,8 +368,82 @@ fn images_without_annotations_have_detections_but_no_scores() {
     assert_eq!(results.len() as u64, report.counts["detections"]);
     let keys: Vec<&String> = results[0].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["image_id", "category_id", "bbox", "score"]);
+    let of_category = |result: &Value| result["category_id"].as_i64().unwrap();
+    assert!(results.iter().all(|result| of_category(result) > 100), "ids of that file, not those of the run");
     let pictures = [0, 1, 2].map(|number| out.join(format!("compared-{number:03}.jpg")).exists());
     assert_eq!(pictures, [true, true, false]);
+}
+
+/// Changes the annotations of evaluation.
+fn annotate(data: &Path, change: impl FnOnce(&mut Value)) {
+    let path = data.join("annotations/instances_val2017.json");
+    let mut instances = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut instances);
+    fs::write(&path, instances.to_string()).unwrap();
+}
+
+fn category<'a>(instances: &'a mut Value, name: &str) -> &'a mut Value {
+    let categories = instances["categories"].as_array_mut().unwrap();
+    categories.iter_mut().find(|category| category["name"] == name).unwrap()
+}
+
+#[test]
+fn categories_are_the_classes_of_their_names() {
+    let folder = TempDir::new().unwrap();
+    let (run, data, out) = (short_run(folder.path(), &[]), scenes(folder.path()), folder.path().join("out"));
+    let judge = || {
+        let options = EvaluateOptions { batch_size: 2, out: Some(out.clone()), ..EvaluateOptions::default() };
+        evaluate(MODEL, &run, &data, &options)
+    };
+    let category_ids = || json(&out.join("bbox.json")).iter().map(|found| found["category_id"].clone()).collect();
+    let as_trained = judge().unwrap();
+    let ids_as_trained: Vec<Value> = category_ids();
+    let told = |report: &EvalReport, part: &str| report.notes.iter().filter(|note| note.contains(part)).count();
+    assert_eq!(told(&as_trained, "categories of the evaluation set"), 0, "{:?}", as_trained.notes);
+
+    // The same categories in another order, with other ids.
+    annotate(&data, |instances| {
+        let turned = |id: &mut Value| *id = Value::from(200 - id.as_i64().unwrap());
+        for (list, id) in [("categories", "id"), ("annotations", "category_id")] {
+            instances[list].as_array_mut().unwrap().iter_mut().for_each(|entry| turned(&mut entry[id]));
+        }
+    });
+    let report = judge().unwrap();
+    assert_eq!((&report.metrics, &report.counts), (&as_trained.metrics, &as_trained.counts));
+    let ids: Vec<Value> = category_ids();
+    let back = ids.iter().map(|id| Value::from(200 - id.as_i64().unwrap()));
+    assert_eq!(back.collect::<Vec<_>>(), ids_as_trained);
+
+    // One that the run does not have, and one that it has and the set has not.
+    let known = class_names(&run)[1].clone();
+    annotate(&data, |instances| category(instances, &known)["name"] = Value::from("gnu"));
+    let report = judge().unwrap();
+    let note = "1 of 10 categories of the evaluation set have the name of no class of the model";
+    assert_eq!(told(&report, note), 1, "{:?}", report.notes);
+    assert_eq!(
+        told(&report, &format!("gnu; its classes that are no categories there: {known}")),
+        1,
+        "{:?}",
+        report.notes
+    );
+    assert_eq!(report.counts["objects"], as_trained.counts["objects"], "they count as missed");
+    assert!(category_ids().iter().all(|id: &Value| *id != 198), "and nothing is one");
+
+    annotate(&data, |instances| {
+        instances["categories"].as_array_mut().unwrap().iter_mut().for_each(|one| one["name"] = Value::from("gnu"));
+    });
+    let error = judge().unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("none of its categories is a class of the model: gnu, gnu") && text.contains(&known),
+        "{text}"
+    );
+    assert_eq!(error.kind().exit_code(), 2);
+}
+
+/// The names of the classes of a run.
+fn class_names(run: &Path) -> Vec<String> {
+    json(&run.join("categories.json")).iter().map(|class| class["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -405,7 +463,7 @@ fn what_scores_cannot_show_is_told() {
     train(&options).unwrap();
     let warnings = warnings(&run);
     let told = |part: &str| warnings.iter().filter(|warning| warning.contains(part)).count();
-    assert_eq!(told("classes with training objects have none in the validation set"), 1, "{warnings:?}");
+    assert_eq!(told("trained classes have no object in the validation set"), 1, "{warnings:?}");
     assert_eq!(
         told("nothing was detected: no score is above detection.score_floor, which is 0.999"),
         1,

@@ -1,5 +1,6 @@
 //! Classes of a model from ids of categories.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -33,6 +34,33 @@ impl FromStr for CategoryIds {
     }
 }
 
+/// Which class a category of a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Numbering {
+    /// The one that its id says.
+    ByIds(CategoryIds),
+    /// The one of its name among these; a class without a category has none. Several classes of one name are taken in their order.
+    /// Categories of other names have no class.
+    ByNames(Vec<Option<String>>),
+}
+
+impl Numbering {
+    /// A name that changes with the classes.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            Self::ByIds(CategoryIds::Raw) => "raw".to_owned(),
+            Self::ByIds(CategoryIds::Dense) => "dense".to_owned(),
+            Self::ByNames(names) => format!("named {names:?}"),
+        }
+    }
+}
+
+impl From<CategoryIds> for Numbering {
+    fn from(ids: CategoryIds) -> Self {
+        Self::ByIds(ids)
+    }
+}
+
 /// Classes of a data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
@@ -40,7 +68,11 @@ pub struct Classes {
     /// Id of the category of each class, if one has it.
     ids: Vec<Option<i64>>,
     by_id: AHashMap<i64, u32>,
+    without_class: Vec<Category>,
 }
+
+/// How many names a message lists.
+const LISTED: usize = 20;
 
 /// Largest id of a category whose classes are numbered by ids.
 const MOST_RAW_ID: i64 = 9_999;
@@ -49,36 +81,37 @@ impl Classes {
     /// The classes of `categories`, which are sorted by id. `path` is named in errors.
     ///
     /// # Errors
-    /// No category; ids outside 1 to 9999 where classes are numbered by them.
-    pub fn new(path: &Path, categories: &[Category], numbering: CategoryIds) -> Result<Self, DataError> {
-        let Some(last) = categories.last() else {
+    /// No category; ids outside 1 to 9999 where classes are numbered by them; not one category that is a class where names are compared.
+    pub fn new(path: &Path, categories: &[Category], numbering: &Numbering) -> Result<Self, DataError> {
+        if categories.is_empty() {
             return Err(DataError::layout(path, "no category", "at least one category"));
-        };
-        let mut ids = match numbering {
-            CategoryIds::Dense => vec![None; categories.len()],
-            CategoryIds::Raw => {
-                let first = &categories[0];
-                if let Some(bad) = [first, last].into_iter().find(|found| !(1..=MOST_RAW_ID).contains(&found.id)) {
-                    let problem = format!("the category `{}` has id {}", bad.name, bad.id);
-                    let expected =
-                        format!("ids of 1 to {MOST_RAW_ID}, or classes numbered by rank (category ids dense)");
-                    return Err(DataError::layout(path, problem, expected));
-                }
-                vec![None; last.id as usize + 1]
-            }
-        };
-        let mut names: Vec<String> = (1..=ids.len()).map(|id| format!("unused {id}")).collect();
-        let mut by_id = AHashMap::with_capacity(categories.len());
-        for (rank, Category { id, name }) in categories.iter().enumerate() {
-            let class = match numbering {
-                CategoryIds::Raw => *id as usize - 1,
-                CategoryIds::Dense => rank,
-            };
-            names[class].clone_from(name);
-            ids[class] = Some(*id);
-            by_id.insert(*id, class as u32);
         }
-        Ok(Self { names, ids, by_id })
+        let (mut names, class_of) = match numbering {
+            Numbering::ByIds(CategoryIds::Dense) => {
+                (vec![None; categories.len()], (0..categories.len() as u32).map(Some).collect())
+            }
+            Numbering::ByIds(CategoryIds::Raw) => (vec![None; largest_id(path, categories)? + 1], by_ids(categories)),
+            Numbering::ByNames(names) => (names.clone(), by_names(path, categories, names)?),
+        };
+        let mut classes = Self {
+            names: Vec::new(),
+            ids: vec![None; names.len()],
+            by_id: AHashMap::with_capacity(categories.len()),
+            without_class: Vec::new(),
+        };
+        for (category, class) in categories.iter().zip(class_of) {
+            match class {
+                Some(class) => {
+                    names[class as usize] = Some(category.name.clone());
+                    classes.ids[class as usize] = Some(category.id);
+                    classes.by_id.insert(category.id, class);
+                }
+                None => classes.without_class.push(category.clone()),
+            }
+        }
+        let name = |(name, number): (Option<String>, usize)| name.unwrap_or_else(|| format!("unused {number}"));
+        classes.names = names.into_iter().zip(1..).map(name).collect();
+        Ok(classes)
     }
 
     /// Names by class; those of classes without a category begin with `unused`.
@@ -86,9 +119,14 @@ impl Classes {
         &self.names
     }
 
-    /// Number of categories.
+    /// Number of categories that are classes.
     pub fn categories(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// Categories that are none of the classes, by ascending id.
+    pub fn without_class(&self) -> &[Category] {
+        &self.without_class
     }
 
     /// The class of a category.
@@ -102,13 +140,78 @@ impl Classes {
     }
 }
 
+/// The largest id of categories that are numbered by ids.
+fn largest_id(path: &Path, categories: &[Category]) -> Result<usize, DataError> {
+    let is_out_of_range = |category: &&Category| !(1..=MOST_RAW_ID).contains(&category.id);
+    if let Some(bad) = categories.iter().find(is_out_of_range) {
+        let problem = format!("the category `{}` has id {}", bad.name, bad.id);
+        let expected = format!("ids of 1 to {MOST_RAW_ID}, or classes numbered by rank (category ids dense)");
+        return Err(DataError::layout(path, problem, expected));
+    }
+    Ok(categories.iter().map(|category| category.id as usize).max().unwrap_or(0))
+}
+
+fn by_ids(categories: &[Category]) -> Vec<Option<u32>> {
+    categories.iter().map(|category| Some(category.id as u32 - 1)).collect()
+}
+
+/// The class of each category by its name.
+fn by_names(path: &Path, categories: &[Category], names: &[Option<String>]) -> Result<Vec<Option<u32>>, DataError> {
+    let mut of_name: AHashMap<&str, VecDeque<u32>> = AHashMap::new();
+    for (name, class) in names.iter().zip(0..) {
+        if let Some(name) = name {
+            of_name.entry(name).or_default().push_back(class);
+        }
+    }
+    let class = |category: &Category| of_name.get_mut(category.name.as_str()).and_then(VecDeque::pop_front);
+    let classes: Vec<Option<u32>> = categories.iter().map(class).collect();
+    if classes.iter().all(Option::is_none) {
+        let there = listed(categories.iter().map(|category| category.name.as_str()));
+        let known = listed(names.iter().flatten().map(String::as_str));
+        return Err(DataError::layout(path, format!("none of its categories is a class of the model: {there}"), known));
+    }
+    Ok(classes)
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.take(LISTED + 1).collect();
+    if names.len() > LISTED {
+        names[LISTED] = "...";
+    }
+    names.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn classes(ids: &[i64], numbering: CategoryIds) -> Result<Classes, DataError> {
+    fn classes(ids: &[i64], numbering: impl Into<Numbering>) -> Result<Classes, DataError> {
         let category = |&id: &i64| Category { id, name: format!("c{id}") };
-        Classes::new(Path::new("a.json"), &ids.iter().map(category).collect::<Vec<_>>(), numbering)
+        Classes::new(Path::new("a.json"), &ids.iter().map(category).collect::<Vec<_>>(), &numbering.into())
+    }
+
+    fn by_names(names: &[Option<&str>]) -> Numbering {
+        Numbering::ByNames(names.iter().map(|name| name.map(str::to_owned)).collect())
+    }
+
+    #[test]
+    fn categories_are_the_classes_of_their_names() {
+        let model = by_names(&[Some("c7"), None, Some("dog"), Some("c3")]);
+        let matched = classes(&[3, 5, 7], model.clone()).unwrap();
+        assert_eq!((matched.class(7), matched.class(3), matched.class(5)), (Some(0), Some(3), None));
+        assert_eq!([0, 1, 2, 3].map(|class| matched.category_id(class)), [Some(7), None, None, Some(3)]);
+        assert_eq!(matched.names(), ["c7", "unused 2", "dog", "c3"]);
+        assert_eq!(matched.without_class(), [Category { id: 5, name: "c5".to_owned() }]);
+        let error = classes(&[1, 2], model).unwrap_err().to_string();
+        assert!(error.contains("none of its categories is a class of the model: c1, c2"), "{error}");
+        assert!(error.contains("c7, dog, c3"), "{error}");
+    }
+
+    #[test]
+    fn classes_of_one_name_are_taken_in_their_order() {
+        let categories = [1, 2, 3].map(|id| Category { id, name: "part".to_owned() });
+        let matched = Classes::new(Path::new("a.json"), &categories, &by_names(&[Some("part"); 2])).unwrap();
+        assert_eq!([1, 2, 3].map(|id| matched.class(id)), [Some(0), Some(1), None]);
     }
 
     #[test]

@@ -176,7 +176,33 @@ impl Instances {
             })
         };
         let annotations = annotations.into_iter().enumerate().map(annotation).collect::<Result<_, DataError>>()?;
-        Ok(Self { path: path.to_owned(), images, categories, annotations, image_numbers, category_numbers })
+        Ok(Self::assembled(path, images, categories, annotations))
+    }
+
+    /// Images and annotations that refer to each other and are sorted by id, and categories that are. `path` is named in errors.
+    pub(super) fn assembled(
+        path: &Path,
+        images: Vec<ImageRecord>,
+        categories: Vec<Category>,
+        annotations: Vec<Annotation>,
+    ) -> Self {
+        let image_numbers = numbers(images.iter().map(|image| image.id));
+        let category_numbers = numbers(categories.iter().map(|category| category.id));
+        Self { path: path.to_owned(), images, categories, annotations, image_numbers, category_numbers }
+    }
+
+    /// The same with some of the images, and their annotations.
+    pub fn of_images(self, is_wanted: impl Fn(&ImageRecord) -> bool) -> Self {
+        let Self { path, images, categories, mut annotations, .. } = self;
+        let (mut kept, mut number) = (Vec::new(), vec![None; images.len()]);
+        for (index, image) in images.into_iter().enumerate() {
+            if is_wanted(&image) {
+                number[index] = Some(kept.len());
+                kept.push(image);
+            }
+        }
+        annotations.retain_mut(|annotation| number[annotation.image].map(|image| annotation.image = image).is_some());
+        Self::assembled(&path, kept, categories, annotations)
     }
 
     /// The path of the file.

@@ -93,6 +93,13 @@ impl Results {
         Ok(Self { path: path.to_owned(), detections, has_boxes, unknown, first_unknown })
     }
 
+    /// Those of the images that `some` has of `all`, with which the file was read.
+    pub fn of_images(mut self, all: &Instances, some: &Instances) -> Self {
+        let number = |image: usize| some.image_number(all.images()[image].id);
+        self.detections.retain_mut(|found| number(found.image).map(|image| found.image = image).is_some());
+        self
+    }
+
     /// The detections in the order of the file.
     pub fn detections(&self) -> &[DetectionRecord] {
         &self.detections

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use ahash::AHashMap;
+
 use super::store::{Annotated, ImageMasks, ImageStore, Listed};
-use super::{CategoryIds, Classes, CocoSource};
+use super::{Category, Classes, CocoSource, ImageRecord, Instances, Numbering};
 use crate::decode::exif::{decode_oriented, orientation};
 use crate::detection::{AnnotatedImages, Framing, Object, Objects};
+use crate::parallel::try_map;
 use crate::{DataError, Dataset, Exif, ImageInfo, Philox, Placement, Scratch, Stage};
 
 /// How a data set is opened.
@@ -14,7 +17,7 @@ pub struct CocoOptions {
     /// How images become samples.
     pub framing: Framing,
     /// How categories become classes.
-    pub category_ids: CategoryIds,
+    pub numbering: Numbering,
     /// Whether objects have masks.
     pub masks: bool,
     /// What is done with the EXIF orientation of images. Annotations are those of the image after that.
@@ -30,6 +33,8 @@ pub struct CocoSet {
     framing: Framing,
     masks: bool,
     exif: Exif,
+    source: CocoSource,
+    categories: Vec<Category>,
     classes: Classes,
     images: Vec<ImageEntry>,
     objects: Vec<SetObject>,
@@ -49,6 +54,8 @@ pub struct CocoSummary {
     pub objects: usize,
     /// Annotations of crowds, which are left out.
     pub crowds: usize,
+    /// Objects whose category is no class, which are left out.
+    pub without_class: usize,
     /// Boxes that end more than a pixel outside the image, and are cut off.
     pub clipped: usize,
     /// Boxes without area in the image, which are left out.
@@ -84,26 +91,25 @@ impl CocoSet {
     /// Opens one split. Of shards, every record is read once.
     ///
     /// # Errors
-    /// What [`Instances::open`](super::Instances::open) refuses; an image that is missing, or whose id or file name cannot be used;
+    /// What [`Instances::open`] and [`Classes::new`] refuse; an image that is missing, or whose id or file name cannot be used;
     /// a damaged record, one without boxes, or masks asked for that records do not have; no image, or no object in a whole set with
     /// annotations; a setting outside its range.
     pub fn open(source: &CocoSource, options: &CocoOptions) -> Result<Self, DataError> {
-        let CocoOptions { ref framing, category_ids, masks, exif, threads } = *options;
+        let CocoOptions { ref framing, ref numbering, masks, exif, threads } = *options;
         framing.check()?;
-        let Listed { store, images, classes, content } = ImageStore::open(source, category_ids, masks, threads)?;
+        let Listed { store, images, categories, classes, content } =
+            ImageStore::open(source, numbering, masks, threads)?;
         let mut set = Self {
             framing: framing.clone(),
             masks,
             exif,
+            source: source.clone(),
+            categories,
             images: Vec::with_capacity(images.len()),
             objects: Vec::new(),
             store,
             summary: CocoSummary { objects_of_class: vec![0; classes.names().len()], ..CocoSummary::default() },
-            identity: format!(
-                "{content}:{}{}",
-                if category_ids == CategoryIds::Raw { "raw" } else { "dense" },
-                exif.identity()
-            ),
+            identity: format!("{content}:{}{}", numbering.identity(), exif.identity()),
             classes,
         };
         for image in images {
@@ -121,9 +127,12 @@ impl CocoSet {
             set.images.push(ImageEntry { id, size: image.size, objects });
         }
         (set.summary.images, set.summary.objects) = (set.images.len(), set.objects.len());
-        let CocoSummary { images, objects, crowds, without_area, .. } = set.summary;
+        let CocoSummary { images, objects, crowds, without_area, without_class, .. } = set.summary;
         if objects == 0 && !matches!(source, CocoSource::Unannotated { .. }) {
-            let problem = format!("no object in {images} images ({crowds} crowds, {without_area} boxes without area)");
+            let problem = format!(
+                "no object in {images} images ({crowds} crowds, {without_area} boxes without area, {without_class} objects of categories \
+                 that are no classes)"
+            );
             return Err(DataError::layout(source.path(), problem, "at least one object with a box in an image"));
         }
         Ok(set)
@@ -136,6 +145,10 @@ impl CocoSet {
             self.summary.crowds += 1;
             return;
         }
+        let Some(class) = class else {
+            self.summary.without_class += 1;
+            return;
+        };
         let [height, width] = size.map(f64::from);
         let Ok(bbox) = within([x1, y1, x2, y2], size) else {
             self.summary.without_area += 1;
@@ -154,6 +167,41 @@ impl CocoSet {
     /// What the set holds, and what was left out.
     pub fn summary(&self) -> &CocoSummary {
         &self.summary
+    }
+
+    /// All objects as they are annotated, crowds and those without a class included: those of the file of annotations; those of records where
+    /// there is none, or where it does not have their images because they have no ids. `None` for images without annotations.
+    ///
+    /// # Errors
+    /// What [`Instances::open`] refuses; a record that cannot be read; a mask of a record that is damaged.
+    pub fn annotations(&self, threads: usize) -> Result<Option<Instances>, DataError> {
+        let file = match &self.source {
+            CocoSource::Unannotated { .. } => return Ok(None),
+            CocoSource::Files { annotations, .. } => return Instances::open(annotations).map(Some),
+            CocoSource::Records { annotations: None, .. } => None,
+            CocoSource::Records { annotations: Some(path), .. } => Some(Instances::open(path)?),
+        };
+        let numbers: AHashMap<i64, usize> = self.images.iter().map(|image| i64::from(image.id)).zip(0..).collect();
+        let has_all = |file: &Instances| numbers.keys().all(|&id| file.image_number(id).is_some());
+        match file.filter(has_all) {
+            Some(file) => Ok(Some(file.of_images(|image| numbers.contains_key(&image.id)))),
+            None => self.annotations_of_records(threads).map(Some),
+        }
+    }
+
+    fn annotations_of_records(&self, threads: usize) -> Result<Instances, DataError> {
+        let of_image =
+            |index: usize| self.store.annotations(index, self.images[index].size, &self.categories, self.masks);
+        let mut annotations: Vec<_> = try_map(self.images.len(), threads, of_image)?.into_iter().flatten().collect();
+        annotations.iter_mut().zip(1..).for_each(|(annotation, id)| annotation.id = id);
+        let image = |&ImageEntry { id, size: [height, width], .. }: &ImageEntry| ImageRecord {
+            id: id.into(),
+            width,
+            height,
+            file_name: None,
+        };
+        let images = self.images.iter().map(image).collect();
+        Ok(Instances::assembled(self.source.path(), images, self.categories.clone(), annotations))
     }
 
     /// Classes and categories.

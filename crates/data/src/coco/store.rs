@@ -8,9 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use bessemer_metrics::mask::Rle;
 use sha2::{Digest, Sha256};
 
-use super::instances::read_categories;
+use super::instances::{Annotation, read_categories};
 use super::record::{ExampleObject, ImageExample};
-use super::{Category, CategoryIds, Classes, CocoSource, ImageRecord, Instances};
+use super::{Category, CategoryIds, Classes, CocoSource, ImageRecord, Instances, Numbering, Segmentation};
 use crate::dataset::hex;
 use crate::decode::read_whole;
 use crate::detection::ObjectMask;
@@ -40,6 +40,8 @@ pub(super) struct Listed {
     pub store: ImageStore,
     /// By ascending id.
     pub images: Vec<ListedImage>,
+    /// By ascending id.
+    pub categories: Vec<Category>,
     pub classes: Classes,
     /// A name that changes with the content.
     pub content: String,
@@ -59,7 +61,8 @@ pub(super) struct Annotated {
     pub name: String,
     /// Index in the file of annotations, or within the record.
     pub annotation: usize,
-    pub class: u32,
+    /// `None` where the category has none.
+    pub class: Option<u32>,
     /// `[x1, y1, x2, y2]` in pixels, as annotated.
     pub bbox: [f64; 4],
     pub is_crowd: bool,
@@ -69,7 +72,7 @@ impl ImageStore {
     /// Lists the images of a source.
     pub(super) fn open(
         source: &CocoSource,
-        numbering: CategoryIds,
+        numbering: &Numbering,
         masks: bool,
         threads: usize,
     ) -> Result<Listed, DataError> {
@@ -100,6 +103,37 @@ impl ImageStore {
                 Ok(ImageMasks::Record { store: self, index, objects: example.objects })
             }
         }
+    }
+
+    /// The objects of image `index`, which is a record of `[height, width]` with objects of these categories, as they are annotated: crowds,
+    /// boxes without area and what is outside the image included. Their ids are 0.
+    ///
+    /// # Errors
+    /// A record that cannot be read; a mask that is damaged.
+    pub(super) fn annotations(
+        &self,
+        index: usize,
+        size: [u32; 2],
+        categories: &[Category],
+        masks: bool,
+    ) -> Result<Vec<Annotation>, DataError> {
+        let file = self.read(index, &mut Vec::new())?;
+        let ImageMasks::Record { ref objects, .. } = file else { panic!("the images are no records") };
+        let annotation = |(number, object): (usize, &ExampleObject)| {
+            let [x1, y1, x2, y2] = object.bbox;
+            let mask = if masks { Some(file.runs(number, size)?) } else { None };
+            let runs = |mask: Rle| Segmentation::Runs { size, counts: mask.counts().to_vec() };
+            Ok(Annotation {
+                id: 0,
+                image: index,
+                category: number_of(categories, object.category_id).expect("opening looked for every category"),
+                bbox: [x1, y1, x2 - x1, y2 - y1],
+                area: object.area,
+                is_crowd: object.is_crowd,
+                segmentation: mask.map(runs),
+            })
+        };
+        objects.iter().enumerate().map(annotation).collect()
     }
 
     /// Where image `index` is.
@@ -170,11 +204,13 @@ impl ImageMasks<'_> {
     /// # Errors
     /// A mask that is missing, damaged, or of another size.
     pub(super) fn decode(&self, annotation: usize, size: [u32; 2]) -> Result<ObjectMask, DataError> {
+        Ok(ObjectMask::from(&self.runs(annotation, size)?))
+    }
+
+    /// The same in run lengths.
+    fn runs(&self, annotation: usize, size: [u32; 2]) -> Result<Rle, DataError> {
         match self {
-            Self::Annotations(instances) => {
-                let instances = instances.expect("a set with masks keeps its annotations");
-                Ok(ObjectMask::from(&instances.mask(annotation)?))
-            }
+            Self::Annotations(instances) => instances.expect("a set with masks keeps its annotations").mask(annotation),
             Self::Record { store, index, objects } => {
                 let problem = |problem: String| {
                     let problem = format!("the mask of object {annotation}: {problem}");
@@ -190,8 +226,7 @@ impl ImageMasks<'_> {
                     )));
                 }
                 let bitmap: Vec<u8> = pixels.iter().step_by(3).copied().collect();
-                let mask = Rle::encode(size[0], size[1], &bitmap).map_err(|error| problem(error.to_string()))?;
-                Ok(ObjectMask::from(&mask))
+                Rle::encode(size[0], size[1], &bitmap).map_err(|error| problem(error.to_string()))
             }
         }
     }
@@ -200,7 +235,7 @@ impl ImageMasks<'_> {
 fn open_files(
     instances: Instances,
     folder: &Path,
-    numbering: CategoryIds,
+    numbering: &Numbering,
     masks: bool,
     threads: usize,
 ) -> Result<Listed, DataError> {
@@ -222,13 +257,14 @@ fn open_files(
         images[annotation.image].objects.push(Annotated {
             name: format!("annotation {}", annotation.id),
             annotation: index,
-            class: classes.class(category).expect("every category has a class"),
+            class: classes.class(category),
             bbox: [x, y, x + width, y + height],
             is_crowd: annotation.is_crowd,
         });
     }
+    let categories = instances.categories().to_vec();
     let store = ImageStore::Files { folder: folder.to_owned(), names, instances: masks.then(|| Box::new(instances)) };
-    Ok(Listed { store, images, classes, content: format!("coco:sha256:{}", hex(&hasher.finalize())) })
+    Ok(Listed { store, images, categories, classes, content: format!("coco:sha256:{}", hex(&hasher.finalize())) })
 }
 
 /// File names of all images, in the order of their ids, which lie in the folder or below.
@@ -283,7 +319,7 @@ struct Scanned {
 fn open_records(
     paths: &[PathBuf],
     annotations: Option<&Path>,
-    numbering: CategoryIds,
+    numbering: &Numbering,
     masks: bool,
     threads: usize,
 ) -> Result<Listed, DataError> {
@@ -306,22 +342,23 @@ fn open_records(
     }
     let (path, categories) = match (annotations, numbering) {
         (Some(path), _) => (path, read_categories(path)?),
-        (None, CategoryIds::Raw) => (first, categories_of(&scanned)),
-        (None, CategoryIds::Dense) => {
+        (None, Numbering::ByIds(CategoryIds::Dense)) => {
             let problem = "records do not list all categories, whose ranks are to number the classes";
             let expected = "annotations/instances_*.json beside the shards, or category ids raw";
             return Err(DataError::layout(first, problem, expected));
         }
+        (None, _) => (first, categories_of(&scanned)),
     };
     let classes = Classes::new(path, &categories, numbering)?;
     let mut images = Vec::with_capacity(scanned.len());
     for image in &scanned {
         let annotated = |(annotation, object): (usize, &ExampleObject)| {
-            let class = classes.class(object.category_id).ok_or_else(|| {
-                let problem = format!("an object has category {}", object.category_id);
-                error(image, problem, &format!("the categories of {}", path.display()))
-            })?;
-            let ExampleObject { bbox, is_crowd, .. } = *object;
+            let ExampleObject { bbox, is_crowd, category_id, .. } = *object;
+            if number_of(&categories, category_id).is_none() {
+                let problem = format!("an object has category {category_id}");
+                return Err(error(image, problem, &format!("the categories of {}", path.display())));
+            }
+            let class = classes.class(category_id);
             Ok(Annotated { name: format!("object {annotation}"), annotation, class, bbox, is_crowd })
         };
         let objects = image.example.objects.iter().enumerate().map(annotated).collect::<Result<_, DataError>>()?;
@@ -330,7 +367,7 @@ fn open_records(
     let hash = shards.iter().fold(Sha256::new(), |hasher, shard| hasher.chain_update(shard.hash())).finalize();
     let places = scanned.iter().map(|image| image.place).collect();
     let content = format!("coco-records:sha256:{}", hex(&hash));
-    Ok(Listed { store: ImageStore::Records { shards, places }, images, classes, content })
+    Ok(Listed { store: ImageStore::Records { shards, places }, images, categories, classes, content })
 }
 
 /// Every image of a shard, without files and masks.
@@ -376,13 +413,19 @@ fn read_example(shard: &RecordFile, record: usize) -> Result<ImageExample, DataE
         .map_err(|flaw| DataError::content(shard.path(), shard.place(record), flaw.problem, flaw.expected))
 }
 
-/// The categories that occur, by ascending id.
+/// Index of a category among those, which are sorted by id.
+fn number_of(categories: &[Category], id: i64) -> Option<usize> {
+    categories.binary_search_by_key(&id, |category| category.id).ok()
+}
+
+/// The categories that occur, by ascending id; one without a name has its id as one.
 fn categories_of(scanned: &[Scanned]) -> Vec<Category> {
     let mut names: BTreeMap<i64, &str> = BTreeMap::new();
     for object in scanned.iter().flat_map(|image| &image.example.objects) {
         names.entry(object.category_id).or_insert(&object.category);
     }
-    names.into_iter().map(|(id, name)| Category { id, name: name.to_owned() }).collect()
+    let name = |id: i64, name: &str| if name.is_empty() { format!("category {id}") } else { name.to_owned() };
+    names.into_iter().map(|(id, found)| Category { id, name: name(id, found) }).collect()
 }
 
 #[cfg(test)]
@@ -407,7 +450,7 @@ mod tests {
             path
         };
         let paths: Vec<PathBuf> = shards.iter().enumerate().map(write).collect();
-        let listed = open_records(&paths, None, CategoryIds::Raw, false, 1).unwrap();
+        let listed = open_records(&paths, None, &CategoryIds::Raw.into(), false, 1).unwrap();
         let ImageStore::Records { places, .. } = listed.store else { panic!("they are records") };
         listed.images.iter().map(|image| image.id).zip(places).collect()
     }

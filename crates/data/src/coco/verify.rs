@@ -62,7 +62,8 @@ pub fn verify(
         CocoSource::Records { annotations: None, .. } => CategoryIds::Raw,
         _ => CategoryIds::Dense,
     };
-    let options = CocoOptions { framing: Framing::fit([1, 1]), category_ids, masks, exif, threads };
+    let numbering = category_ids.into();
+    let options = CocoOptions { framing: Framing::fit([1, 1]), numbering, masks, exif, threads };
     let set = CocoSet::open(source, &options)?;
     let done = AtomicUsize::new(0);
     let check = |scratch: &mut Scratch, index: usize| {

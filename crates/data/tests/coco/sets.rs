@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bessemer_data::coco::{CategoryIds, CocoOptions, CocoRecords, CocoSet, CocoSource, verify};
+use bessemer_data::coco::{CategoryIds, CocoOptions, CocoRecords, CocoSet, CocoSource, Instances, verify};
 use bessemer_data::detection::{Framing, ObjectLayout, Objects};
 use bessemer_data::shapes::{CocoFolder, Scenes};
 use bessemer_data::{
@@ -20,7 +20,7 @@ use crate::shared::shared;
 const SIZE: [u32; 2] = [64, 64];
 
 fn options(framing: Framing) -> CocoOptions {
-    CocoOptions { framing, category_ids: CategoryIds::Dense, masks: false, exif: Exif::Ignore, threads: 2 }
+    CocoOptions { framing, numbering: CategoryIds::Dense.into(), masks: false, exif: Exif::Ignore, threads: 2 }
 }
 
 /// A folder of drawn scenes in COCO's layout, whose annotations can be changed.
@@ -369,7 +369,7 @@ fn shards_without_annotations_have_the_categories_that_occur() {
     fs::remove_dir_all(world.path("records/annotations")).unwrap();
     let source = CocoSource::find(&world.path("records"), Split::Train).unwrap();
     says(CocoSet::open(&source, &options(Framing::fit(SIZE))), &["do not list all categories", "category ids raw"]);
-    let raw = CocoOptions { category_ids: CategoryIds::Raw, ..options(Framing::fit(SIZE)) };
+    let raw = CocoOptions { numbering: CategoryIds::Raw.into(), ..options(Framing::fit(SIZE)) };
     let set = CocoSet::open(&source, &raw).unwrap();
     let names: BTreeMap<u32, &str> = (0..)
         .zip(set.class_names())
@@ -441,7 +441,7 @@ fn real_photos_are_loaded_the_same_whatever_the_workers() {
     let Some(root) = shared("coco") else { return };
     let source = CocoSource::find(&root, Split::Train).unwrap();
     let framing = Framing::efficientdet_train([128, 128], Resampling::Legacy);
-    let raw = CocoOptions { category_ids: CategoryIds::Raw, masks: true, ..options(framing) };
+    let raw = CocoOptions { numbering: CategoryIds::Raw.into(), masks: true, ..options(framing) };
     let set = Arc::new(CocoSet::open(&source, &raw).unwrap());
     assert_eq!((set.len(), set.num_classes(), set.classes().categories()), (128, 91, 80));
     let summary = set.summary();
@@ -491,10 +491,49 @@ fn real_photos_come_back_from_shards() {
         let masks = |objects: &Objects| objects.objects.iter().map(|o| o.mask.clone()).collect::<Vec<_>>();
         assert_eq!(masks(&a), masks(&b));
     }
+    let beside = folder.path().join("annotations/instances_val.json");
+    let whole = files.annotations(2).unwrap().unwrap();
+    let of_file = shards.annotations(2).unwrap().unwrap();
+    assert!(of_file.path() == beside && of_file.annotations() == whole.annotations());
+    let objects = |instances: &Instances| {
+        // Records have sides and areas in single precision.
+        let rounded = |value: f64| (value * 100.0).round();
+        let mut all: Vec<_> = (instances.annotations().iter().enumerate())
+            .map(|(index, object)| {
+                let place = (instances.images()[object.image].id, instances.categories()[object.category].id);
+                let sizes = (object.bbox.map(rounded), (object.area / 10.0).round());
+                (place, object.is_crowd, format!("{sizes:?}"), format!("{:?}", instances.mask(index).unwrap()))
+            })
+            .collect();
+        all.sort();
+        all
+    };
+
+    // Beside annotations of more images, those of the images that there are.
+    let mut more: Value = serde_json::from_slice(&fs::read(whole.path()).unwrap()).unwrap();
+    let mut other = more["images"][0].clone();
+    other["id"] = json!(1);
+    more["images"].as_array_mut().unwrap().push(other);
+    let mut object = more["annotations"][0].clone();
+    (object["id"], object["image_id"]) = (json!(1), json!(1));
+    more["annotations"].as_array_mut().unwrap().push(object);
+    fs::write(&beside, more.to_string()).unwrap();
+    let shards = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &with_masks).unwrap();
+    let of_file = shards.annotations(2).unwrap().unwrap();
+    assert_eq!((of_file.path(), of_file.images().len()), (beside.as_path(), 70));
+    assert!(of_file.annotations() == whole.annotations());
     let report =
         verify(&CocoSource::find(folder.path(), Split::Val).unwrap(), 20, Exif::Ignore, 2, &|_, _| ()).unwrap();
     assert!(report.is_clean());
     assert_eq!((report.readable, report.summary.crowds, report.categories), (70, 5, 80));
+
+    // Without them, the objects of the records.
+    fs::remove_file(&beside).unwrap();
+    let raw = CocoOptions { numbering: CategoryIds::Raw.into(), ..with_masks };
+    let shards = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &raw).unwrap();
+    let of_records = shards.annotations(2).unwrap().unwrap();
+    assert_eq!((of_records.images().len(), of_records.annotations().len()), (70, 514));
+    assert!(objects(&of_records) == objects(&whole));
 }
 
 #[test]

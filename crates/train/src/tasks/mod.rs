@@ -164,7 +164,7 @@ pub trait Evaluation {
     /// Data that cannot be read.
     fn batches(&self, part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError>;
 
-    /// What a person should know before the first evaluation of a run.
+    /// What a person should know of the set that is evaluated on.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

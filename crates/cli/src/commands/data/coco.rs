@@ -133,8 +133,8 @@ impl Samples {
             true => Framing::efficientdet_eval(canvas, self.resize),
         };
         framing.check()?;
-        let (category_ids, masks, threads) = (self.category_ids, self.masks, common.device().threads);
-        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, category_ids, masks, exif: input.exif, threads })?)
+        let (numbering, masks, threads) = (self.category_ids.into(), self.masks, common.device().threads);
+        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, numbering, masks, exif: input.exif, threads })?)
     }
 }
 

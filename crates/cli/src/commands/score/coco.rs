@@ -7,12 +7,15 @@ use bessemer_metrics::coco::{CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES,
 use bessemer_train::tasks::class_scores::ClassScores;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer score coco --data instances_val2017.json --predictions results.json
   bessemer score coco --data instances_val2017.json --predictions results.json --kind segm --classes
+  bessemer score coco --data instances_val2017.json --predictions results.json --images some.txt
   bessemer score coco --data instances_val2017.json --predictions results.json --json";
 
 /// IoU thresholds, area range and number of detections per image and category of each score.
@@ -41,6 +44,9 @@ pub(crate) struct Options {
     /// The detections: [{"image_id", "category_id", "score", "bbox" or "segmentation"}]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub predictions: PathBuf,
+    /// Compare on these images alone: an id or a file name in each line
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub images: Option<PathBuf>,
     /// Whether boxes or masks are compared
     #[arg(long, value_enum, default_value_t = MatchKind::Bbox, help_heading = "Input")]
     pub kind: MatchKind,
@@ -71,8 +77,7 @@ impl MatchKind {
 }
 
 pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let instances = Instances::open(&options.data)?;
-    let results = Results::open(&options.predictions, &instances)?;
+    let (instances, results) = read(options)?;
     warn_about(&instances, &results, options, common);
     let threads = common.device().threads;
     let sizes = (instances.images().len(), instances.categories().len());
@@ -101,6 +106,40 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         print(&as_csv(&instances, &scores)?)
     } else {
         print(&as_text(&instances, &scores, options))
+    }
+}
+
+/// Objects and detections, of the images that are asked for.
+fn read(options: &Options) -> anyhow::Result<(Instances, Results)> {
+    let all = Instances::open(&options.data)?;
+    let results = Results::open(&options.predictions, &all)?;
+    let Some(path) = &options.images else { return Ok((all, results)) };
+    let wanted = listed_images(path, &all)?;
+    let some = all.clone().of_images(|image| wanted.contains(&image.id));
+    let results = results.of_images(&all, &some);
+    Ok((some, results))
+}
+
+/// The ids of the images that a file lists.
+fn listed_images(path: &Path, instances: &Instances) -> anyhow::Result<BTreeSet<i64>> {
+    let text = fs::read_to_string(path).map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let named = instances.images().iter().filter_map(|image| Some((image.file_name.as_deref()?, image.id)));
+    let named: HashMap<&str, i64> = named.collect();
+    let id = |(number, line): (usize, &str)| {
+        let by_id = line.parse().ok().filter(|&id| instances.image_number(id).is_some());
+        by_id.or_else(|| named.get(line).copied()).ok_or_else(|| {
+            let data = instances.path().display();
+            Usage(format!(
+                "{}: line {number}: `{line}` is neither the id nor the file name of an image of {data}",
+                path.display()
+            ))
+        })
+    };
+    let lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty());
+    let ids: BTreeSet<i64> = lines.map(id).collect::<Result<_, _>>()?;
+    match ids.is_empty() {
+        true => Err(Usage(format!("{}: no image is listed: an id or a file name in each line", path.display())).into()),
+        false => Ok(ids),
     }
 }
 

@@ -88,16 +88,18 @@ impl Task for Detection {
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
         let (recipe, settings) = (&self.recipe, &self.settings);
         let data = DataSource::of(recipe)?;
-        let Some((source, truths)) = sources::evaluation_set(&data, recipe, settings)? else {
+        let classes = self.training.class_categories();
+        let Some((source, truths)) = sources::evaluation_set(&data, recipe, settings, Some(&classes))? else {
             return Ok(None);
         };
-        sources::check_names(&data, &source, &self.training.class_categories())?;
+        let unknown = sources::unknown_categories(&source, &classes);
+        let absent = sources::absent_classes(&self.training.present_classes(), &source);
         Ok(Some(Box::new(DetectionEvaluation {
             kind: self.kind,
             recipe: recipe.clone(),
             settings: settings.clone(),
             batch_size: recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize,
-            warnings: sources::absent_classes(&self.training, &source).into_iter().collect(),
+            warnings: unknown.into_iter().chain(absent).collect(),
             source,
             truths,
             objects: OnceLock::new(),
@@ -265,18 +267,21 @@ fn standalone_evaluation(
     let (source, truths, file) = match &options.unannotated {
         Some(part) => {
             let file = format!("detections_{part}_{}_results.json", recipe.model.name);
-            (sources::unannotated_set(&data, part, &settings)?, Truths::Unknown, file)
+            (sources::unannotated_set(&data, part, &settings, categories.as_deref())?, Truths::Unknown, file)
         }
         None => {
-            let opened = sources::evaluation_set(&data, &recipe, &settings)?;
+            let opened = sources::evaluation_set(&data, &recipe, &settings, categories.as_deref())?;
             let (source, truths) = opened.ok_or_else(|| {
                 TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
             })?;
             (source, truths, BOXES_FILE.to_owned())
         }
     };
-    if let Some(categories) = &categories {
-        sources::check_names(&data, &source, categories)?;
+    let mut warnings = Vec::new();
+    if let Some(classes) = &categories {
+        let with_category = classes.iter().filter(|class| class.id.is_some());
+        warnings.extend(sources::unknown_categories(&source, classes));
+        warnings.extend(sources::absent_classes(&with_category.map(|class| class.name.as_str()).collect(), &source));
     }
     let evaluation = DetectionEvaluation {
         kind,
@@ -288,7 +293,7 @@ fn standalone_evaluation(
         objects: OnceLock::new(),
         file,
         load: options.load,
-        warnings: Vec::new(),
+        warnings,
     };
     Ok((Box::new(evaluation), trained))
 }

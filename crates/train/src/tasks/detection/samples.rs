@@ -25,7 +25,8 @@ pub(super) fn write(
     compute: &ComputeOptions,
 ) -> Result<Vec<Sample>, TrainError> {
     let recipe = run.recipe()?;
-    let Some((source, _)) = sources::evaluation_set(&DataSource::of(&recipe)?, &recipe, &kind.settings(&recipe)?)?
+    let Some((source, _)) =
+        sources::evaluation_set(&DataSource::of(&recipe)?, &recipe, &kind.settings(&recipe)?, None)?
     else {
         return Ok(Vec::new());
     };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub(super) enum Truths {
     /// Annotations, crowds included, in pixels of the images.
     Annotated(Arc<Instances>),
-    /// The data set itself, for one without annotations in a file.
+    /// The data set itself, for one that is drawn.
     OfSet,
     /// They are not known.
     Unknown,
@@ -313,7 +313,7 @@ impl TrueObjects {
         })
     }
 
-    /// Those that a data set knows of.
+    /// Those of a data set that draws them.
     ///
     /// # Errors
     /// As [`TrueObjects::annotated`].

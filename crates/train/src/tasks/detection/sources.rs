@@ -6,12 +6,11 @@ use super::score::Truths;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::source::DataSource;
-use bessemer_data::coco::{CategoryIds, CocoOptions, CocoSet, CocoSource, Instances};
+use bessemer_data::coco::{Category, CategoryIds, CocoOptions, CocoSet, CocoSource, Numbering};
 use bessemer_data::detection::AnnotatedImages;
 use bessemer_data::shapes::Scenes;
 use bessemer_data::{Split, SyntheticObjects};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Images with objects.
@@ -29,13 +28,15 @@ pub(super) struct Source {
     pub categories: Vec<Option<i64>>,
     /// What a person should know of the set.
     pub notes: Vec<String>,
+    /// Categories that are none of the classes.
+    without_class: Vec<Category>,
     /// Objects of each class; empty for a generated set.
     objects_of_class: Vec<usize>,
 }
 
 impl Source {
     /// Names of the classes of which there is an object.
-    fn present_classes(&self) -> BTreeSet<&str> {
+    pub(super) fn present_classes(&self) -> BTreeSet<&str> {
         let classes = self.set.class_names().iter().zip(&self.objects_of_class);
         classes.filter(|(_, objects)| **objects > 0).map(|(name, _)| name.as_str()).collect()
     }
@@ -49,10 +50,16 @@ impl Source {
     /// A set whose classes have the ids 1, 2, and so on.
     fn generated(set: impl AnnotatedImages + 'static) -> Self {
         let categories = (1..=set.num_classes() as i64).map(Some).collect();
-        Self { set: Arc::new(set), categories, notes: Vec::new(), objects_of_class: Vec::new() }
+        Self {
+            set: Arc::new(set),
+            categories,
+            notes: Vec::new(),
+            without_class: Vec::new(),
+            objects_of_class: Vec::new(),
+        }
     }
 
-    fn of_coco(set: CocoSet, max_objects: usize) -> Self {
+    fn of_coco(set: Arc<CocoSet>, max_objects: usize) -> Self {
         let classes = set.classes();
         let categories = (0..classes.names().len() as u32).map(|class| classes.category_id(class)).collect();
         let summary = set.summary();
@@ -67,26 +74,34 @@ impl Source {
                 "{crowded} images have more than data.max_objects = {max_objects} objects; the largest are kept"
             ));
         }
-        let objects_of_class = summary.objects_of_class.clone();
-        Self { set: Arc::new(set), categories, notes, objects_of_class }
+        let (without_class, objects_of_class) = (classes.without_class().to_vec(), summary.objects_of_class.clone());
+        Self { set, categories, notes, without_class, objects_of_class }
     }
 }
 
-fn open_coco(root: &Path, settings: &DetectorSettings, split: Split) -> Result<(CocoSource, Source), TrainError> {
-    let files = CocoSource::find(root, split)?;
-    let opened = open(&files, settings, split)?;
-    Ok((files, opened))
-}
-
-fn open(files: &CocoSource, settings: &DetectorSettings, split: Split) -> Result<Source, TrainError> {
+fn open(
+    files: &CocoSource,
+    settings: &DetectorSettings,
+    split: Split,
+    numbering: Numbering,
+) -> Result<Arc<CocoSet>, TrainError> {
     let options = CocoOptions {
         framing: settings.framing(split),
-        category_ids: settings.category_ids,
+        numbering,
         exif: settings.exif,
         masks: settings.has_masks() && !matches!(files, CocoSource::Unannotated { .. }),
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: threads(),
     };
-    Ok(Source::of_coco(CocoSet::open(files, &options)?, settings.layout.max_objects))
+    Ok(Arc::new(CocoSet::open(files, &options)?))
+}
+
+/// Which classes the categories of a set to evaluate on are: those of the same names, where the classes of the model have names.
+fn numbering_of(trained: Option<&[ClassCategory]>, settings: &DetectorSettings) -> Numbering {
+    let name = |class: &ClassCategory| class.id.map(|_| class.name.clone());
+    match trained {
+        Some(classes) => Numbering::ByNames(classes.iter().map(name).collect()),
+        None => settings.category_ids.into(),
+    }
 }
 
 fn synthetic(recipe: &Recipe, settings: &DetectorSettings, samples: u64) -> Result<Source, TrainError> {
@@ -114,20 +129,26 @@ pub(super) fn training_set(
     let opened = match source {
         DataSource::Synthetic => synthetic(recipe, settings, samples(SYNTHETIC_SAMPLES))?,
         DataSource::Shapes => scenes(recipe, settings, Split::Train, samples(SCENES_TRAIN_SAMPLES))?,
-        DataSource::Folder(root) => open_coco(root, settings, Split::Train)?.1,
+        DataSource::Folder(root) => {
+            let files = CocoSource::find(root, Split::Train)?;
+            let set = open(&files, settings, Split::Train, settings.category_ids.into())?;
+            Source::of_coco(set, settings.layout.max_objects)
+        }
     };
     check_classes(source, &*opened.set, settings)?;
     Ok(opened)
 }
 
-/// The images to evaluate on, and the true objects of them; `None` for synthetic data of which the recipe asks no evaluation.
+/// The images to evaluate on, and the true objects of them; `None` for synthetic data of which the recipe asks no evaluation. Where the classes
+/// of the model are known, categories are those of the same names.
 ///
 /// # Errors
-/// As [`training_set`].
+/// As [`training_set`]; not one class of the model in the set, or others that are drawn.
 pub(super) fn evaluation_set(
     source: &DataSource,
     recipe: &Recipe,
     settings: &DetectorSettings,
+    trained: Option<&[ClassCategory]>,
 ) -> Result<Option<(Source, Truths)>, TrainError> {
     let given = recipe.data.eval_samples;
     let (opened, truths) = match source {
@@ -139,93 +160,103 @@ pub(super) fn evaluation_set(
             (scenes(recipe, settings, Split::Val, given.unwrap_or(SCENES_EVAL_SAMPLES))?, Truths::OfSet)
         }
         DataSource::Folder(root) => {
-            let (files, opened) = open_coco(root, settings, Split::Val)?;
-            let annotations = match &files {
-                CocoSource::Files { annotations, .. } => Some(annotations),
-                CocoSource::Unannotated { .. } => None,
-                CocoSource::Records { annotations, .. } => annotations.as_ref(),
-            };
-            let truths = match annotations {
-                Some(annotations) => truths_of(&*opened.set, Instances::open(annotations)?),
-                None => Truths::OfSet,
-            };
-            (opened, truths)
+            let files = CocoSource::find(root, Split::Val)?;
+            let set = open(&files, settings, Split::Val, numbering_of(trained, settings))?;
+            let annotations = set.annotations(threads())?.expect("a split of a data set has annotations");
+            (Source::of_coco(set, settings.layout.max_objects), Truths::Annotated(Arc::new(annotations)))
         }
     };
     check_classes(source, &*opened.set, settings)?;
+    if let (Truths::OfSet, Some(trained)) = (&truths, trained) {
+        check_drawn(source, &*opened.set, trained)?;
+    }
     Ok(Some((opened, truths)))
 }
 
-/// Whether the classes of a set to evaluate on are those that a run was trained on.
+/// Whether objects that are drawn are of the classes of a model.
 ///
 /// # Errors
-/// Classes of both that have other names, all of which are listed: their detections would count as those of others.
-pub(super) fn check_names(
-    source: &DataSource,
-    evaluated: &Source,
-    trained: &[ClassCategory],
-) -> Result<(), TrainError> {
-    let evaluated = evaluated.class_categories();
-    let different: Vec<String> = (trained.iter().zip(&evaluated))
-        .filter(|(trained, evaluated)| trained.id.is_some() && evaluated.id.is_some() && trained.name != evaluated.name)
-        .map(|(trained, evaluated)| format!("`{}` of the run is `{}` there", trained.name, evaluated.name))
+/// Classes of other names, all of which are listed.
+fn check_drawn(source: &DataSource, set: &ImagesWithObjects, trained: &[ClassCategory]) -> Result<(), TrainError> {
+    let different: Vec<String> = (trained.iter().zip(set.class_names()))
+        .filter(|(trained, drawn)| trained.name != **drawn)
+        .map(|(trained, drawn)| format!("`{}` of the model is `{drawn}` there", trained.name))
         .collect();
     match different.is_empty() {
         true => Ok(()),
         false => {
-            let allowed = format!(
-                "its categories have other names than those that the model was trained on: {}; list the same categories in the same order \
-                 (data.category_ids = \"dense\" numbers them by their ids)",
-                different.join(", ")
-            );
+            let allowed =
+                format!("its objects are of other classes than the model was trained on: {}", different.join(", "));
             Err(TrainError::setting("the evaluation set", source, allowed))
         }
     }
 }
 
-/// The annotations; or what the set itself has, where its images are not among those of the annotations because their
-/// records have no ids.
-fn truths_of(set: &ImagesWithObjects, annotations: Instances) -> Truths {
-    let is_annotated = |index| annotations.image_number(i64::from(set.image(index).0)).is_some();
-    if (0..set.len()).all(is_annotated) { Truths::Annotated(Arc::new(annotations)) } else { Truths::OfSet }
-}
-
 /// The images of COCO's `annotations/image_info_PART.json` in a folder, of which nothing is known but their categories.
 ///
 /// # Errors
-/// As [`training_set`]; a source that is no folder.
+/// As [`evaluation_set`]; a source that is no folder.
 pub(super) fn unannotated_set(
     source: &DataSource,
     part: &str,
     settings: &DetectorSettings,
+    trained: Option<&[ClassCategory]>,
 ) -> Result<Source, TrainError> {
     let DataSource::Folder(root) = source else {
         return Err(TrainError::setting("the split", part, format!("{source} has no images without annotations")));
     };
-    let opened = open(&CocoSource::find_unannotated(root, part)?, settings, Split::Val)?;
+    let files = CocoSource::find_unannotated(root, part)?;
+    let set = open(&files, settings, Split::Val, numbering_of(trained, settings))?;
+    let opened = Source::of_coco(set, settings.layout.max_objects);
     check_classes(source, &*opened.set, settings)?;
     Ok(opened)
 }
 
-/// How many absent classes are named.
+/// How many classes a message names.
 const NAMED: usize = 10;
 
-/// Says which classes are trained but not evaluated, if there are any. Generated sets have all classes.
-pub(super) fn absent_classes(training: &Source, validation: &Source) -> Option<String> {
-    if validation.objects_of_class.is_empty() {
-        return None;
-    }
-    let (trained, evaluated) = (training.present_classes(), validation.present_classes());
-    let absent: Vec<&str> = trained.difference(&evaluated).copied().collect();
-    let more = if absent.len() > NAMED { ", ..." } else { "" };
-    (!absent.is_empty()).then(|| {
+fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let more = if names.len() > NAMED { ", ..." } else { "" };
+    names[..names.len().min(NAMED)].join(", ") + more
+}
+
+/// Says which categories of a set to evaluate on are no classes of the model, and which classes no categories, where there are such categories.
+pub(super) fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) -> Option<String> {
+    let unknown = &evaluated.without_class;
+    let is_missing = |(class, category): &(&ClassCategory, &Option<i64>)| class.id.is_some() && category.is_none();
+    let missing = trained.iter().zip(&evaluated.categories).filter(is_missing).map(|(class, _)| class.name.as_str());
+    let (there, missing) = (named(unknown.iter().map(|category| category.name.as_str())), named(missing));
+    (!unknown.is_empty()).then(|| {
         format!(
-            "{} of {} classes with training objects have none in the validation set, so that scores say nothing about them: {}{more}",
-            absent.len(),
-            trained.len(),
-            absent[..absent.len().min(NAMED)].join(", ")
+            "{} of {} categories of the evaluation set have the name of no class of the model, which finds none of their objects: {there}{}{missing}",
+            unknown.len(),
+            unknown.len() + evaluated.categories.iter().flatten().count(),
+            if missing.is_empty() { "" } else { "; its classes that are no categories there: " },
         )
     })
+}
+
+/// Says which trained classes are not evaluated, if there are any. Generated sets have all classes, and what images without annotations
+/// have is not known.
+pub(super) fn absent_classes(trained: &BTreeSet<&str>, validation: &Source) -> Option<String> {
+    if validation.objects_of_class.iter().all(|&objects| objects == 0) {
+        return None;
+    }
+    let evaluated = validation.present_classes();
+    let absent: Vec<&str> = trained.difference(&evaluated).copied().collect();
+    (!absent.is_empty()).then(|| {
+        format!(
+            "{} of {} trained classes have no object in the validation set, so that scores say nothing about them: {}",
+            absent.len(),
+            trained.len(),
+            named(absent.into_iter())
+        )
+    })
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &DetectorSettings) -> Result<(), TrainError> {
@@ -241,38 +272,5 @@ fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &Detect
             let allowed = format!("{source} has {wanted} classes: at least {}{and} are needed", needed + background);
             Err(TrainError::setting("model.num_classes", settings.classes + background, allowed))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bessemer_data::FileFormat;
-    use bessemer_data::detection::Framing;
-    use bessemer_data::shapes::CocoFolder;
-
-    #[test]
-    fn annotations_without_the_images_of_a_set_are_not_its_truth() {
-        let folder = tempfile::tempdir().unwrap();
-        let drawn = CocoFolder { seed: 1, train: 1, val: 2, width: 32, height: 32, format: FileFormat::Png };
-        drawn.write(folder.path()).unwrap();
-        let options = CocoOptions {
-            framing: Framing::fit([32, 32]),
-            category_ids: CategoryIds::Raw,
-            exif: bessemer_data::Exif::Ignore,
-            masks: false,
-            threads: 1,
-        };
-        let set = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &options).unwrap();
-        let path = folder.path().join("annotations/instances_val2017.json");
-        assert!(matches!(truths_of(&set, Instances::open(&path).unwrap()), Truths::Annotated(_)));
-
-        let mut others: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        for (list, id) in [("images", "id"), ("annotations", "image_id")] {
-            let ids = others[list].as_array_mut().unwrap().iter_mut().map(|entry| &mut entry[id]);
-            ids.for_each(|id| *id = (id.as_i64().unwrap() + 1000).into());
-        }
-        std::fs::write(&path, others.to_string()).unwrap();
-        assert!(matches!(truths_of(&set, Instances::open(&path).unwrap()), Truths::OfSet));
     }
 }
