@@ -1,6 +1,6 @@
 //! Every command that a document shows is one that the program accepts.
 
-#[path = "../tests/common/shown.rs"]
+#[path = "../tests/program/shown.rs"]
 mod shown;
 
 use crate::args::{Cli, Command};

@@ -1,6 +1,7 @@
 //! Training over a link of a known speed, measured by the command of `crates/cli/examples/links` with its shortest settings.
 
 #[allow(dead_code, reason = "its commands end well")]
+#[path = "program/common.rs"]
 mod common;
 #[path = "../examples/links/measuring.rs"]
 mod measuring;
