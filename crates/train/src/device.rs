@@ -340,21 +340,30 @@ impl DeviceOptions {
         CpuOptions { isa: self.instruction_set.0, threads: self.threads }
     }
 
-    /// What opens a GPU. A damaged file in this program's cache is replaced by an empty one.
-    fn of_gpu(&self, ordinal: usize) -> Result<CudaOptions, DeviceError> {
+    /// What opens a GPU. A damaged file of measurements in this program's cache is replaced by an empty one; where that is not possible,
+    /// nothing is measured.
+    fn of_gpu(&self, ordinal: usize) -> CudaOptions {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
-        let (tuning, no_epilogues) = (self.tuning.file(), self.no_epilogues);
-        if let (Tuning::On, Some(file)) = (&self.tuning, &tuning)
-            && let Some(damaged) = replace_damaged_tuning(file).map_err(|error| self.unusable(error))?
-        {
-            eprintln!("warning: {damaged}; an empty file replaces it");
+        let (eager, check, no_epilogues) = (self.eager, self.check, self.no_epilogues);
+        let mut tuning = self.tuning.file();
+        if let (Tuning::On, Some(file)) = (&self.tuning, &tuning) {
+            match replace_damaged_tuning(file) {
+                Ok(None) => {}
+                Ok(Some(damaged)) => eprintln!("warning: {damaged}; an empty file replaces it"),
+                Err(error) => {
+                    let path = file.display();
+                    eprintln!(
+                        "warning: {path} cannot be read, nor replaced: {error}; engines and algorithms are not measured"
+                    );
+                    tuning = None;
+                }
+            }
         }
-        let (eager, check) = (self.eager, self.check);
-        Ok(CudaOptions { gpu_libraries, ordinal, cubins, eager, check, tuning, no_epilogues })
+        CudaOptions { gpu_libraries, ordinal, cubins, eager, check, tuning, no_epilogues }
     }
 
     fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
-        CudaDevice::open(&self.of_gpu(ordinal)?).map_err(|error| self.unusable(error))
+        CudaDevice::open(&self.of_gpu(ordinal)).map_err(|error| self.unusable(error))
     }
 
     fn unusable(&self, source: GpuError) -> DeviceError {
@@ -372,7 +381,7 @@ impl DeviceOptions {
         if local.count > gpus && !is_chosen {
             return Err(DeviceError::TooFewGpus { ranks: local.count, gpus }.into());
         }
-        let options = self.of_gpu(if is_chosen { 0 } else { local.number })?;
+        let options = self.of_gpu(if is_chosen { 0 } else { local.number });
         CudaDevice::of_rank(&options, peers).map_err(|error| {
             let source = match error {
                 RunError::Kernel(source) => source.downcast(),

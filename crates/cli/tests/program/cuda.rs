@@ -262,7 +262,7 @@ fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
     assert!(fs::read_dir(machine.folder.path()).unwrap().next().is_none(), "nothing is written");
 }
 
-/// A damaged file is an error if it was named; in the cache an empty one replaces it.
+/// A damaged file is an error if it was named; in the cache an empty one replaces it, where it can.
 #[test]
 fn engines_that_cannot_be_read_are_told() {
     let Some(machine) = Machine::new("engines_that_cannot_be_read_are_told") else { return };
@@ -281,6 +281,14 @@ fn engines_that_cannot_be_read_are_told() {
     let warning = format!("warning: {} holds no choices of engines and algorithms: EOF", kept.display());
     assert!(told.starts_with(&warning) && told.trim_end().ends_with("; an empty file replaces it"), "{told}");
     assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
+
+    // A folder in its place cannot be replaced: the run does without measurements.
+    fs::remove_file(&kept).unwrap();
+    fs::create_dir(&kept).unwrap();
+    let mut train = machine.command(&format!("{TRAIN} --steps 1 --out run {on_gpu}"));
+    let told = ran(train.env("XDG_CACHE_HOME", machine.path("cache"))).ok().err;
+    let warning = format!("warning: {} cannot be read, nor replaced: ", kept.display());
+    assert!(told.contains(&warning) && told.contains("engines and algorithms are not measured"), "{told}");
 }
 
 /// The plan of a run says by which algorithms it is done, and a run that goes on by others says so.

@@ -28,6 +28,10 @@ fn a_run_is_trained_used_resumed_and_reported() {
     assert!(weights("run") == weights("again"), "the resolved recipe gives the same weights");
     let events = || fs::read(folder.path().join("run/events.jsonl")).unwrap();
     let before = events();
+    let begun = before.split(|byte| *byte == b'\n').next().unwrap();
+    // What the build script says to the program it says to this test.
+    let begun: Value = serde_json::from_slice(begun).unwrap();
+    assert_eq!((&begun["kind"], &begun["commit"]), (&"run".into(), &option_env!("BESSEMER_COMMIT").into()));
     let finished = run("train --resume run").ok();
     assert!(
         finished.out == said && finished.err.contains("the run is finished, all of its 5 steps"),
