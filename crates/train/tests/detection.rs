@@ -11,8 +11,8 @@ use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::tasks::registry;
 use bessemer_train::{
-    ConvertOptions, EvalReport, EvaluateOptions, RunFolder, StopSignal, TrainError, TrainOptions, convert_weights,
-    evaluate, train,
+    ConvertOptions, EvalReport, EvaluateOptions, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
+    convert_weights, evaluate, train,
 };
 use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
@@ -471,6 +471,15 @@ fn what_scores_cannot_show_is_told() {
     );
     assert_eq!(json(&run.join("predictions/bbox.json")), Vec::<Value>::new());
     assert!(!run.join("predictions/compared-000.jpg").exists());
+
+    // Sample pictures of a set that has got a category which the run does not know.
+    annotate(&data, |instances| {
+        let more = serde_json::json!({ "id": 11, "name": "gnu" });
+        instances["categories"].as_array_mut().unwrap().push(more);
+    });
+    let family = registry::find(MODEL).unwrap().family();
+    let kept = family.keep_samples(&RunDir::open(&run).unwrap(), 2, &options.compute).unwrap();
+    assert!(kept.len() == 2 && kept.iter().all(|sample| run.join("predictions").join(&sample.picture).is_file()));
 }
 
 #[test]

@@ -25,12 +25,11 @@ pub(super) fn write(
     compute: &ComputeOptions,
 ) -> Result<Vec<Sample>, TrainError> {
     let recipe = run.recipe()?;
-    let Some((source, _)) =
-        sources::evaluation_set(&DataSource::of(&recipe)?, &recipe, &kind.settings(&recipe)?, None)?
-    else {
+    let detector = Detector::load(kind, &recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
+    let (data, classes) = (DataSource::of(&recipe)?, detector.categories.as_deref());
+    let Some((source, _)) = sources::evaluation_set(&data, &recipe, &detector.settings, classes)? else {
         return Ok(Vec::new());
     };
-    let detector = Detector::load(kind, &recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
     let mut network = Network::new(detector, 1, compute)?;
     let folder = run.predictions();
     samples::make_folder(&folder)?;
