@@ -515,7 +515,7 @@ fn state_that_differs_between_ranks_is_found_and_shared() {
 fn a_rank_that_ends_without_leaving_is_told_to_the_others() {
     let job = |_: usize| "one job".to_owned();
     let ends = in_group(3, Wire::F32, 4, job, |rank, group| {
-        // They meet before it ends: whoever still joins a group is told as well, and has none.
+        // All ranks have started before rank 1 ends: in one that has not, starting fails with the message, and there is no group.
         let met = group.any(false);
         if rank == 1 { None } else { met.and_then(|_| group.any(false)).err() }
     });

@@ -1,6 +1,6 @@
 //! Comparisons with peers that are made for it: good ones, and such as fail in every way.
 
-use crate::common::{Ran, bessemer};
+use crate::common::{Ran, bessemer, ran};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Place {
     }
 
     fn run(&self, arguments: &str) -> Ran {
-        crate::common::ran(&mut self.command(arguments))
+        ran(&mut self.command(arguments))
     }
 
     /// Events of a comparison, by framework and variant.
@@ -355,7 +355,7 @@ fn the_window_agrees_with_another_clock() {
     let place = Place::new();
     let steps = BERT.replace("--steps 3", "--steps 60").replace("--repeat 2", "--repeat 1");
     let mut command = place.command(&format!("{steps} --mode train --frameworks steady --out out"));
-    crate::common::ran(command.env("FAKE_NAP_S", "0.05").env("FAKE_MARKS", place.path("mark"))).ok();
+    ran(command.env("FAKE_NAP_S", "0.05").env("FAKE_MARKS", place.path("mark"))).ok();
     let window = 2.0 * 60.0 / row(&place.results("out"), "steady")["throughput"].as_f64().unwrap();
     let written = |mark: &str| fs::metadata(place.path(mark)).unwrap().modified().unwrap();
     let outside = written("mark.end").duration_since(written("mark.begin")).unwrap().as_secs_f64();
@@ -375,7 +375,7 @@ fn peers_are_listed_and_installed() {
     assert!(line(&said, "steady").contains("electra-base-squad: train fp32, infer fp32"), "{said}");
 
     let measured = format!("{BERT} --mode train --frameworks steady --out out --patience 0");
-    let compare = |place: &Place| crate::common::ran(place.command("").args(measured.split_whitespace()));
+    let compare = |place: &Place| ran(place.command("").args(measured.split_whitespace()));
     compare(&place).ok();
     assert!(error(row(&place.results("out"), "steady")).starts_with("not installed"));
     place.run("peers setup steady").ok();
@@ -404,9 +404,8 @@ fn a_peer_in_rust_is_built_and_measured() {
         command.env("CARGO_NET_OFFLINE", "true");
         command
     };
-    crate::common::ran(setup("").env("PATH", place.folder.path()))
-        .fails(2, &["is built by `cargo`", "https://rustup.rs"]);
-    crate::common::ran(&mut setup("")).ok();
+    ran(setup("").env("PATH", place.folder.path())).fails(2, &["is built by `cargo`", "https://rustup.rs"]);
+    ran(&mut setup("")).ok();
     let installed = place.path("data/bessemer/peers/built");
     assert!(installed.join("bin/adapter").is_file() && !installed.join("target").exists());
 
@@ -421,7 +420,7 @@ fn a_peer_in_rust_is_built_and_measured() {
     for file in ["Cargo.toml", "peer.toml", "src/main.rs"] {
         fs::copy(fake.join(file), place.path("other/built").join(file)).unwrap();
     }
-    let refused = crate::common::ran(&mut setup("--peers other"));
+    let refused = ran(&mut setup("--peers other"));
     assert!(
         refused.code == 1 && refused.err.contains("built was not built; what Cargo said is above"),
         "{}",

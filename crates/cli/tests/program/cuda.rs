@@ -1,6 +1,6 @@
 //! Models on a GPU by the program itself, over the mock of one: trained, saved, resumed on the other device, evaluated and used.
 
-use crate::common::ran;
+use crate::common::{bessemer, ran};
 use crate::machine::{FILES, Machine, TRAIN, copy_folder, difference, json, tensors};
 use crate::mock::skip;
 use serde_json::Value;
@@ -412,7 +412,7 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
         let begun = Instant::now();
         let words =
             format!("explain {model} --batch-size 64 --precision {precision} --device cuda --sheet {sheet} --json");
-        let explained = json(crate::common::bessemer(folder.path(), &words));
+        let explained = json(bessemer(folder.path(), &words));
         let predicted = &explained["predicted"];
         assert_eq!(predicted["sheet"], sheet);
         assert!((0.001..1.0).contains(&predicted["all"]["seconds"].as_f64().unwrap()), "{predicted}");
@@ -428,14 +428,14 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
         println!("{model} for {sheet}: explained in {:.1} s", begun.elapsed().as_secs_f64());
     }
     let words = "explain electra-base --batch-size 256 --precision bf16 --device cuda --sheet h200";
-    let text = crate::common::bessemer(folder.path(), words).ok().out;
+    let text = bessemer(folder.path(), words).ok().out;
     for said in ["designed for 43.0 ms with 256 sequences", "beside it at most 3", "mostly", "memory", "arithmetic"] {
         assert!(text.contains(said), "{said}: {text}");
     }
     let seconds = |precision: &str| {
         let words =
             format!("explain bert-base --batch-size 64 --precision {precision} --device cuda --sheet a100 --json");
-        let families = json(crate::common::bessemer(folder.path(), &words))["predicted"]["families"].clone();
+        let families = json(bessemer(folder.path(), &words))["predicted"]["families"].clone();
         let products = families.as_array().unwrap().iter().find(|family| family[0] == "matrix products").cloned();
         products.unwrap()[1]["seconds"].as_f64().unwrap()
     };
@@ -444,12 +444,12 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
     assert!((4.0..8.0).contains(&ratio), "{ratio}");
     for model in ["efficientdet-d0", "mask-rcnn"] {
         let words = format!("explain {model} --batch-size 1 --device cuda --sheet h200 --json");
-        let families = json(crate::common::bessemer(folder.path(), &words))["predicted"]["families"].to_string();
+        let families = json(bessemer(folder.path(), &words))["predicted"]["families"].to_string();
         assert!(families.contains("\"boxes\""), "{families}");
     }
     for option in ["--sheet h200", "--print-sheet"] {
         let name = option.split(' ').next().unwrap();
-        crate::common::bessemer(folder.path(), &format!("explain resnet50 {option}"))
+        bessemer(folder.path(), &format!("explain resnet50 {option}"))
             .fails(2, &[&format!("{name} is for --device cuda")]);
     }
 }
@@ -459,10 +459,7 @@ fn steps_are_predicted_for_gpus_that_are_not_there() {
 fn steps_are_predicted_by_the_sheet_of_a_file() {
     let folder = TempDir::new().unwrap();
     let run = |options: &str| {
-        crate::common::bessemer(
-            folder.path(),
-            &format!("explain resnet20-cifar --batch-size 64 --device cuda {options}"),
-        )
+        bessemer(folder.path(), &format!("explain resnet20-cifar --batch-size 64 --device cuda {options}"))
     };
     let sheet = run("--sheet a100 --print-sheet").ok().out;
     let written = |name: &str, from: &str, to: &str| {
@@ -490,12 +487,7 @@ fn steps_are_predicted_by_the_sheet_of_a_file() {
         assert!(text.contains(said), "{said}: {text}");
     }
     let bert = "explain bert-tiny --device cuda --no-epilogues";
-    assert!(
-        crate::common::bessemer(folder.path(), bert)
-            .ok()
-            .out
-            .contains("product to memory, then its fusion: --no-epilogues")
-    );
+    assert!(bessemer(folder.path(), bert).ok().out.contains("product to memory, then its fusion: --no-epilogues"));
 
     written("bad.toml", "launch_us =", "launch =");
     run("--sheet bad.toml")

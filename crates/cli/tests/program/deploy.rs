@@ -1,5 +1,6 @@
 //! The files of `deploy/`, without a cluster.
 
+use crate::kubernetes;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -127,7 +128,7 @@ fn documents(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(deploy().join("kubernetes").join(name)).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     for document in &documents {
-        assert_eq!(crate::kubernetes::problems(document), [""; 0], "{name}");
+        assert_eq!(kubernetes::problems(document), [""; 0], "{name}");
     }
     documents
 }
@@ -303,7 +304,7 @@ fn what_the_api_does_not_have_is_found() {
         assert!(valid.contains(from), "{from}");
         let text = valid.replacen(from, to, 1);
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-        let found: Vec<String> = documents.iter().flat_map(crate::kubernetes::problems).collect();
+        let found: Vec<String> = documents.iter().flat_map(kubernetes::problems).collect();
         assert_eq!(found, [problem]);
     }
 }

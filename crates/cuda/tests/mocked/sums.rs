@@ -1,7 +1,7 @@
 //! Ranks that add by NCCL within their steps, over the mock of a GPU and of NCCL, as threads of this process.
 
 use crate::common::{Knobs, mock_or_skip};
-use crate::device::options;
+use crate::device::{self, options};
 use crate::steps::{Feed, Outcome, Run, content, on_gpu, train_rank};
 use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget};
 use bessemer_ir::ops::collective::{AllReduce, Wire};
@@ -409,9 +409,9 @@ fn ranks_take_the_engines_and_algorithms_of_the_first() {
         };
         let of_ranks = in_ranks_of(2, of_rank, |device, _, _| {
             let device: &dyn Device = device;
-            let names = device.load_alone(crate::device::plan(&chosen_for())).unwrap().algorithms();
+            let names = device.load_alone(device::plan(&chosen_for())).unwrap().algorithms();
             // Nothing is left to choose for what was loaded before.
-            assert_eq!(device.load_alone(crate::device::plan(&chosen_for())).unwrap().algorithms(), names);
+            assert_eq!(device.load_alone(device::plan(&chosen_for())).unwrap().algorithms(), names);
             (names, device.take_warnings())
         });
         let [(first, said_first), (second, said)] = &of_ranks[..] else { panic!("two ranks") };

@@ -72,7 +72,7 @@ pub struct Classes {
 }
 
 /// How many names a message lists.
-const LISTED: usize = 20;
+const LISTED: usize = 10;
 
 /// Largest id of a category whose classes are numbered by ids.
 const MOST_RAW_ID: i64 = 9_999;
@@ -173,7 +173,8 @@ fn by_names(path: &Path, categories: &[Category], names: &[Option<String>]) -> R
     Ok(classes)
 }
 
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+/// The first names, as a message lists them.
+pub fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = names.take(LISTED + 1).collect();
     if names.len() > LISTED {
         names[LISTED] = "...";

@@ -18,7 +18,7 @@ mod source;
 mod store;
 mod verify;
 
-pub use categories::{CategoryIds, Classes, Numbering};
+pub use categories::{CategoryIds, Classes, Numbering, listed};
 pub use instances::{Annotation, Category, ImageRecord, Instances};
 pub use prepare::{CocoRecords, WrittenRecords};
 pub use results::{DetectionRecord, ResultRecord, Results, ResultsWriter, RunLengths};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ahash::AHashMap;
+use ahash::AHashSet;
 
 use super::store::{Annotated, ImageMasks, ImageStore, Listed};
 use super::{Category, Classes, CocoSource, ImageRecord, Instances, Numbering};
@@ -181,10 +181,10 @@ impl CocoSet {
             CocoSource::Records { annotations: None, .. } => None,
             CocoSource::Records { annotations: Some(path), .. } => Some(Instances::open(path)?),
         };
-        let numbers: AHashMap<i64, usize> = self.images.iter().map(|image| i64::from(image.id)).zip(0..).collect();
-        let has_all = |file: &Instances| numbers.keys().all(|&id| file.image_number(id).is_some());
+        let ids: AHashSet<i64> = self.images.iter().map(|image| i64::from(image.id)).collect();
+        let has_all = |file: &Instances| ids.iter().all(|&id| file.image_number(id).is_some());
         match file.filter(has_all) {
-            Some(file) => Ok(Some(file.of_images(|image| numbers.contains_key(&image.id)))),
+            Some(file) => Ok(Some(file.of_images(|image| ids.contains(&image.id)))),
             None => self.annotations_of_records(threads).map(Some),
         }
     }

@@ -527,7 +527,16 @@ fn real_photos_come_back_from_shards() {
     assert!(report.is_clean());
     assert_eq!((report.readable, report.summary.crowds, report.categories), (70, 5, 80));
 
-    // Without them, the objects of the records.
+    // Beside annotations of other images, as those of records without ids are, the objects of the records.
+    for (list, id) in [("images", "id"), ("annotations", "image_id")] {
+        let ids = more[list].as_array_mut().unwrap().iter_mut().map(|entry| &mut entry[id]);
+        ids.for_each(|id| *id = (id.as_i64().unwrap() + 10_000_000).into());
+    }
+    fs::write(&beside, more.to_string()).unwrap();
+    let shards = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &with_masks).unwrap();
+    assert!(objects(&shards.annotations(2).unwrap().unwrap()) == objects(&whole));
+
+    // Without them, the same.
     fs::remove_file(&beside).unwrap();
     let raw = CocoOptions { numbering: CategoryIds::Raw.into(), ..with_masks };
     let shards = CocoSet::open(&CocoSource::find(folder.path(), Split::Val).unwrap(), &raw).unwrap();

@@ -92,14 +92,12 @@ impl Task for Detection {
         let Some((source, truths)) = sources::evaluation_set(&data, recipe, settings, Some(&classes))? else {
             return Ok(None);
         };
-        let unknown = sources::unknown_categories(&source, &classes);
-        let absent = sources::absent_classes(&self.training.present_classes(), &source);
         Ok(Some(Box::new(DetectionEvaluation {
             kind: self.kind,
             recipe: recipe.clone(),
             settings: settings.clone(),
             batch_size: recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize,
-            warnings: unknown.into_iter().chain(absent).collect(),
+            warnings: sources::class_notes(&source, &classes, &self.training.present_classes()),
             source,
             truths,
             objects: OnceLock::new(),
@@ -277,12 +275,10 @@ fn standalone_evaluation(
             (source, truths, BOXES_FILE.to_owned())
         }
     };
-    let mut warnings = Vec::new();
-    if let Some(classes) = &categories {
+    let warnings = categories.as_deref().map_or_else(Vec::new, |classes| {
         let with_category = classes.iter().filter(|class| class.id.is_some());
-        warnings.extend(sources::unknown_categories(&source, classes));
-        warnings.extend(sources::absent_classes(&with_category.map(|class| class.name.as_str()).collect(), &source));
-    }
+        sources::class_notes(&source, classes, &with_category.map(|class| class.name.as_str()).collect())
+    });
     let evaluation = DetectionEvaluation {
         kind,
         recipe,

@@ -94,7 +94,8 @@ pub(super) fn detections(
     Ok(counts[..images.len()].iter().map(|&count| found.by_ref().take(count as usize).collect()).collect())
 }
 
-fn threads() -> usize {
+/// Threads for work beside the network.
+pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -2,11 +2,11 @@
 
 use super::detector::ClassCategory;
 use super::kind::DetectorSettings;
-use super::score::Truths;
+use super::score::{Truths, threads};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::source::DataSource;
-use bessemer_data::coco::{Category, CategoryIds, CocoOptions, CocoSet, CocoSource, Numbering};
+use bessemer_data::coco::{Category, CategoryIds, CocoOptions, CocoSet, CocoSource, Numbering, listed};
 use bessemer_data::detection::AnnotatedImages;
 use bessemer_data::shapes::Scenes;
 use bessemer_data::{Split, SyntheticObjects};
@@ -212,21 +212,17 @@ pub(super) fn unannotated_set(
     Ok(opened)
 }
 
-/// How many classes a message names.
-const NAMED: usize = 10;
-
-fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
-    let more = if names.len() > NAMED { ", ..." } else { "" };
-    names[..names.len().min(NAMED)].join(", ") + more
+/// What a person should know of the classes of a model before it is evaluated on a set: which categories there are no classes of it, and
+/// which of the classes that are `wanted` have no object there.
+pub(super) fn class_notes(evaluated: &Source, trained: &[ClassCategory], wanted: &BTreeSet<&str>) -> Vec<String> {
+    unknown_categories(evaluated, trained).into_iter().chain(absent_classes(evaluated, wanted)).collect()
 }
 
-/// Says which categories of a set to evaluate on are no classes of the model, and which classes no categories, where there are such categories.
-pub(super) fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) -> Option<String> {
+fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) -> Option<String> {
     let unknown = &evaluated.without_class;
     let is_missing = |(class, category): &(&ClassCategory, &Option<i64>)| class.id.is_some() && category.is_none();
     let missing = trained.iter().zip(&evaluated.categories).filter(is_missing).map(|(class, _)| class.name.as_str());
-    let (there, missing) = (named(unknown.iter().map(|category| category.name.as_str())), named(missing));
+    let (there, missing) = (listed(unknown.iter().map(|category| category.name.as_str())), listed(missing));
     (!unknown.is_empty()).then(|| {
         format!(
             "{} of {} categories of the evaluation set have the name of no class of the model, which finds none of their objects: {there}{}{missing}",
@@ -237,26 +233,21 @@ pub(super) fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) 
     })
 }
 
-/// Says which trained classes are not evaluated, if there are any. Generated sets have all classes, and what images without annotations
-/// have is not known.
-pub(super) fn absent_classes(trained: &BTreeSet<&str>, validation: &Source) -> Option<String> {
-    if validation.objects_of_class.iter().all(|&objects| objects == 0) {
+/// Generated sets have all classes, and what images without annotations have is not known.
+fn absent_classes(evaluated: &Source, wanted: &BTreeSet<&str>) -> Option<String> {
+    if evaluated.objects_of_class.iter().all(|&objects| objects == 0) {
         return None;
     }
-    let evaluated = validation.present_classes();
-    let absent: Vec<&str> = trained.difference(&evaluated).copied().collect();
+    let present = evaluated.present_classes();
+    let absent: Vec<&str> = wanted.difference(&present).copied().collect();
     (!absent.is_empty()).then(|| {
         format!(
             "{} of {} trained classes have no object in the validation set, so that scores say nothing about them: {}",
             absent.len(),
-            trained.len(),
-            named(absent.into_iter())
+            wanted.len(),
+            listed(absent.into_iter())
         )
     })
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &DetectorSettings) -> Result<(), TrainError> {
