@@ -50,11 +50,13 @@ pub enum FilePosition {
     Line(usize),
     /// Offset from the start of the file.
     Byte(u64),
+    /// A row of a table, counted from 1.
+    Row(usize),
     /// A record.
     Record {
         /// Counted from 1.
         number: usize,
-        /// Offset of its first byte from the start of the file.
+        /// Offset of its first byte from the start of the file, or of what a compressed file unpacks to.
         byte: u64,
     },
 }
@@ -64,6 +66,7 @@ impl fmt::Display for FilePosition {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
             Self::Byte(byte) => write!(f, "byte {byte}"),
+            Self::Row(row) => write!(f, "row {row}"),
             Self::Record { number, byte } => write!(f, "record {number} at byte {byte}"),
         }
     }

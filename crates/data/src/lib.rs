@@ -21,6 +21,7 @@ pub mod draw;
 mod error;
 mod feeds;
 mod font;
+mod hdf5;
 mod image;
 mod image_stream;
 mod imagenet;
@@ -29,6 +30,7 @@ mod labelled;
 mod listing;
 mod loader;
 mod new_folder;
+mod panics;
 mod parallel;
 mod placement;
 mod positioned;
@@ -59,6 +61,7 @@ pub use decode::{
 };
 pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
+pub use hdf5::open_hdf5;
 pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
 pub use imagenet::{

@@ -8,6 +8,7 @@
 //! | 4 | masked CRC-32C of the payload |
 
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -17,6 +18,9 @@ use crate::{DataError, FilePosition};
 
 const HEADER_BYTES: u64 = 12;
 const FOOTER_BYTES: u64 = 4;
+const WRONG_LENGTH: &str = "the length does not fit its checksum";
+const ENDS_WITHIN: &str = "the file ends within the record";
+const WRONG_PAYLOAD: &str = "the payload does not fit its checksum";
 
 /// The record of a payload.
 pub fn frame(payload: &[u8]) -> Vec<u8> {
@@ -90,8 +94,7 @@ impl RecordFile {
         read_at(&self.file, &mut payload, start + HEADER_BYTES).map_err(DataError::io(&self.path, "read a record"))?;
         let crc = payload.split_off(payload.len() - FOOTER_BYTES as usize);
         if masked_crc(&payload).to_le_bytes() != crc[..] {
-            let problem = "the payload does not fit its checksum";
-            return Err(DataError::content(&self.path, self.place(index), problem, "an undamaged record"));
+            return Err(DataError::content(&self.path, self.place(index), WRONG_PAYLOAD, "an undamaged record"));
         }
         Ok(payload)
     }
@@ -124,13 +127,12 @@ impl Scan<'_> {
         }
         self.read(&mut header, start)?;
         if start == 0 && header.starts_with(&[0x1f, 0x8b]) {
-            return Err(self.error("the file is compressed with gzip".to_owned(), "records as they are"));
+            let expected = "records as they are, such as `bessemer data prepare instances` makes of compressed ones";
+            return Err(self.error("the file is compressed with gzip".to_owned(), expected));
         }
-        let (length, crc) = header.split_at(8);
-        if masked_crc(length).to_le_bytes() != *crc {
-            return Err(self.error("the length does not fit its checksum".to_owned(), "an undamaged TFRecord file"));
-        }
-        let length = u64::from_le_bytes(length.try_into().expect("8 bytes"));
+        let Some(length) = payload_length(&header) else {
+            return Err(self.error(WRONG_LENGTH.to_owned(), "an undamaged TFRecord file"));
+        };
         let end = length.checked_add(start + HEADER_BYTES + FOOTER_BYTES).filter(|&end| end <= self.bytes);
         let Some(end) = end else {
             return Err(self.truncated(&format!("a payload of {length} bytes and its checksum")));
@@ -150,6 +152,78 @@ impl Scan<'_> {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), DataError> {
         read_at(self.file, buffer, offset).map_err(DataError::io(self.path, "read the file"))
     }
+}
+
+/// Records of a stream, one after the other.
+pub(crate) struct RecordStream<'a, R> {
+    path: &'a Path,
+    reader: R,
+    /// Of the next record, counted from 1.
+    number: usize,
+    /// Where the next record begins.
+    byte: u64,
+}
+
+impl<'a, R: Read> RecordStream<'a, R> {
+    /// Records of `reader`, which reads what is, or was compressed to, a file.
+    pub(crate) fn new(path: &'a Path, reader: R) -> Self {
+        Self { path, reader, number: 1, byte: 0 }
+    }
+
+    /// The next record and its place, `None` at the end.
+    ///
+    /// Errors: a stream that cannot be read or unpacked, or ends within a record; a record that does not fit its checksums.
+    pub(crate) fn next(&mut self) -> Result<Option<(FilePosition, Vec<u8>)>, DataError> {
+        let place = FilePosition::Record { number: self.number, byte: self.byte };
+        let error = |problem: &str| DataError::content(self.path, place, problem, "undamaged TFRecords");
+        let header = self.read(place, HEADER_BYTES)?;
+        if header.is_empty() {
+            return Ok(None);
+        }
+        let header = header[..].try_into().map_err(|_| error(ENDS_WITHIN))?;
+        let length = payload_length(header).ok_or_else(|| error(WRONG_LENGTH))?;
+        let bytes = length.saturating_add(FOOTER_BYTES);
+        let mut payload = self.read(place, bytes)?;
+        if payload.len() as u64 != bytes {
+            return Err(error(ENDS_WITHIN));
+        }
+        let crc = payload.split_off(length as usize);
+        if masked_crc(&payload).to_le_bytes() != crc[..] {
+            return Err(error(WRONG_PAYLOAD));
+        }
+        self.number += 1;
+        self.byte += HEADER_BYTES + bytes;
+        Ok(Some((place, payload)))
+    }
+
+    /// The next bytes, less than `count` at the end of the stream.
+    fn read(&mut self, place: FilePosition, count: u64) -> Result<Vec<u8>, DataError> {
+        let mut bytes = Vec::new();
+        match self.reader.by_ref().take(count).read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            // What a decoder says of damaged data.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof
+                ) =>
+            {
+                Err(DataError::content(
+                    self.path,
+                    place,
+                    format!("cannot be unpacked: {error}"),
+                    "an undamaged gzip file",
+                ))
+            }
+            Err(error) => Err(DataError::io(self.path, "read the file")(error)),
+        }
+    }
+}
+
+/// The length that the head of a record says, where it fits its checksum.
+fn payload_length(header: &[u8; HEADER_BYTES as usize]) -> Option<u64> {
+    let (length, crc) = header.split_first_chunk::<8>().expect("longer");
+    (masked_crc(length).to_le_bytes() == *crc).then(|| u64::from_le_bytes(*length))
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ const PREPARE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord
+  bessemer data prepare instances hdf5_lower_case_1_seq_len_128/ --vocab vocab.txt --out wiki-records/
   bessemer data prepare imagenet imagenet/ --out imagenet-records/
   bessemer data prepare binary flowers/ --out flowers-32/ --size 32
   bessemer data prepare coco --images train2017/ --annotations instances_train2017.json --shards 256 records/";
@@ -61,6 +62,7 @@ pub(crate) struct Prepare {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PrepareKind {
     Text(text::Prepare),
+    Instances(text::PrepareInstances),
     Coco(coco::Prepare),
     Imagenet(images::Prepare),
     Binary(images::PrepareBinary),
@@ -86,7 +88,7 @@ pub(crate) struct Verify {
 pub(crate) enum VerifyKind {
     /// Decode all images of train/CLASS/*.jpg and val/CLASS/*.jpg
     ClassFolder(VerifyFolder),
-    /// Check what `data prepare text` has made
+    /// Check what `data prepare text` or `data prepare instances` has made
     Text(VerifyFolder),
     Coco(coco::Verify),
     /// Decode all pictures of ImageNet, or of a set like it: in folders of classes, TFRecord shards, or what `data prepare binary` has
@@ -210,6 +212,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Fetch(options) => fetch::run_fetch(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
+        Command::Prepare(Prepare { kind: PrepareKind::Instances(options) }) => {
+            text::run_prepare_instances(options, common)
+        }
         Command::Prepare(Prepare { kind: PrepareKind::Coco(options) }) => coco::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Imagenet(options) }) => images::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Binary(options) }) => images::run_prepare_binary(options, common),

@@ -123,6 +123,32 @@ fn what_cannot_be_prepared_is_told() {
     run("data sample text all --split val").fails(2, &["all/val: no such folder"]);
 }
 
+/// Files of `crates/data/tests/fixtures/make_instances.py`.
+#[test]
+fn instances_of_other_programs_are_brought_to_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/instances");
+    for (name, to) in [("nvidia.hdf5", "hdf5/a.hdf5"), ("pairs.parquet", "pairs.parquet"), ("vocab.txt", "vocab.txt")] {
+        fs::create_dir_all(folder.path().join("hdf5")).unwrap();
+        fs::copy(fixtures.join(name), folder.path().join(to)).unwrap();
+    }
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let lengths = "--seq-length 40 --max-predictions 6";
+    let made =
+        run(&format!("data prepare instances hdf5 --val pairs.parquet --vocab vocab.txt --out out {lengths}")).ok();
+    let rows: Vec<Vec<&str>> = made.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1][..3], ["train", "-", "-"], "{}", made.out);
+    assert_eq!((rows[1][4], rows[2][0], rows[2][4]), ("50", "val", "50"), "{}", made.out);
+    run("data verify text out").ok();
+    let shown = run("data sample text out --number 50").ok().out;
+    assert!(shown.contains("  A: [CLS] ") && shown.contains("[MASK]{"), "{shown}");
+    run("data prepare instances hdf5 --vocab vocab.txt --out out").fails(2, &["out: the folder is not empty"]);
+    run("data prepare instances vocab.txt --vocab vocab.txt --out new").fails(2, &["vocab.txt: record 1 at byte 0"]);
+    run("data prepare instances hdf5 --vocab vocab.txt --out new --seq-length 9")
+        .fails(2, &["a.hdf5: row ", "at most 9"]);
+    assert!(!folder.path().join("new").exists());
+}
+
 #[test]
 fn lines_are_cut_into_tokens() {
     let folder = world();

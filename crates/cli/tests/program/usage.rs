@@ -33,6 +33,7 @@ fn every_command_has_help_with_examples() {
         "data fetch",
         "data prepare",
         "data prepare text",
+        "data prepare instances",
         "data prepare imagenet",
         "data prepare binary",
         "data verify",

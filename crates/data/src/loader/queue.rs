@@ -1,12 +1,11 @@
-use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::{Batch, LoaderOptions, OnBadSample, SampleKey, Samples, SkippedSample, Stage, StageTimes};
 use crate::feeds::Field;
+use crate::panics::caught;
 use crate::{BatchRange, DataError, Feeds, Position, Sampler};
 
 /// The batches between workers and caller, in order. Workers take samples one by one, so that all of them work on the
@@ -239,16 +238,9 @@ impl<S: Samples + ?Sized> Queue<S> {
 
 /// Works on a sample, numbered as in the data set; a panic becomes an error.
 fn guarded(index: usize, work: impl FnOnce() -> Result<(), DataError>) -> Result<(), DataError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|payload| Err(DataError::Panicked { index, message: panic_message(&*payload) }))
+    caught(work).unwrap_or_else(|message| Err(DataError::Panicked { index, message }))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds the lock")
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("no message").to_owned()
 }

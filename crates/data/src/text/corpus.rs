@@ -46,7 +46,10 @@ impl Corpus {
     pub(super) fn open(inputs: &[PathBuf], documents: Documents) -> Result<Self, DataError> {
         let mut files = Vec::new();
         for input in inputs {
-            collect(input, &mut files)?;
+            files_of(input, LAYOUT, &mut |path, bytes| {
+                files.push(TextFile { path: path.to_owned(), bytes, is_wiki: is_wiki(path)? });
+                Ok(())
+            })?;
         }
         let corpus = Self { files, documents };
         let first = inputs.first().map_or(Path::new("."), PathBuf::as_path);
@@ -106,24 +109,30 @@ impl Corpus {
     }
 }
 
-fn collect(path: &Path, files: &mut Vec<TextFile>) -> Result<(), DataError> {
+/// Hands a file, or those of a folder and its folders by path, with their sizes to `each`; hidden ones are passed over.
+///
+/// Errors: those of `each`; a path that does not exist, where `expected` should be, or cannot be read.
+pub(super) fn files_of(
+    path: &Path,
+    expected: &str,
+    each: &mut dyn FnMut(&Path, u64) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(DataError::layout(path, "no such file or folder", LAYOUT));
+            return Err(DataError::layout(path, "no such file or folder", expected));
         }
         Err(error) => return Err(DataError::io(path, "look at the file")(error)),
     };
     if metadata.is_file() {
-        files.push(TextFile { path: path.to_owned(), bytes: metadata.len(), is_wiki: is_wiki(path)? });
-        return Ok(());
+        return each(path, metadata.len());
     }
     let entries = fs::read_dir(path).map_err(DataError::io(path, "list the folder"))?;
     let names: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
     let mut names = names.map_err(DataError::io(path, "list the folder"))?;
     names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
     names.sort_unstable();
-    names.iter().try_for_each(|name| collect(&path.join(name), files))
+    names.iter().try_for_each(|name| files_of(&path.join(name), expected, each))
 }
 
 fn is_wiki(path: &Path) -> Result<bool, DataError> {
@@ -137,7 +146,7 @@ fn is_wiki(path: &Path) -> Result<bool, DataError> {
     Ok(start.starts_with(b"<doc "))
 }
 
-fn hash_file(path: &Path, hasher: &mut Sha256) -> Result<(), DataError> {
+pub(super) fn hash_file(path: &Path, hasher: &mut Sha256) -> Result<(), DataError> {
     let mut lines = Lines::open(path, 0)?;
     loop {
         let bytes = lines.reader.fill_buf().map_err(DataError::io(path, "read the file"))?;

@@ -8,9 +8,9 @@ use crate::tf_example::proto::{FloatList, Kind};
 use crate::tf_example::{self, Features, Flaw, flaw};
 
 pub(crate) const POSITIONS: [&str; 1] = ["masked_lm_positions"];
-const IDS: [&str; 1] = ["masked_lm_ids"];
-const WEIGHTS: [&str; 1] = ["masked_lm_weights"];
-const NEXT_SENTENCE: [&str; 1] = ["next_sentence_labels"];
+pub(crate) const IDS: [&str; 1] = ["masked_lm_ids"];
+pub(crate) const WEIGHTS: [&str; 1] = ["masked_lm_weights"];
+pub(crate) const NEXT_SENTENCE: [&str; 1] = ["next_sentence_labels"];
 
 impl Record for Instance {
     const EXPECTED: &'static str = "the seven features of BERT's pre-training";
@@ -33,12 +33,7 @@ impl Record for Instance {
         let label = features.bounded(&NEXT_SENTENCE, 1, 2)?[0];
         let wanted = ones(WEIGHTS[0], weights.into_iter().map(f64::from))?;
         let masked: Vec<(u32, u32)> = positions.into_iter().zip(ids).take(wanted).collect();
-        let length = tokens.len();
-        if !masked.is_sorted_by(|a, b| a.0 < b.0) || masked.last().is_some_and(|&(last, _)| last as usize >= length) {
-            let found: Vec<u32> = masked.iter().map(|&(position, _)| position).collect();
-            let expected = format!("rising numbers below {length}, the length of the sequence");
-            return Err(flaw(format!("`{}` are {found:?}", POSITIONS[0]), expected));
-        }
+        check_positions(&masked, tokens.len())?;
         Ok(Self { tokens, segments, masked, random_next: label == 1 })
     }
 
@@ -59,6 +54,16 @@ impl Record for Instance {
     fn words(&self) -> impl Iterator<Item = u32> {
         self.masked.iter().map(|&(_, id)| id)
     }
+}
+
+/// Errors: positions that do not rise, or lie behind a sequence of `length` tokens.
+pub(crate) fn check_positions(masked: &[(u32, u32)], length: usize) -> Result<(), Flaw> {
+    if masked.is_sorted_by(|a, b| a.0 < b.0) && masked.last().is_none_or(|&(last, _)| (last as usize) < length) {
+        return Ok(());
+    }
+    let found: Vec<u32> = masked.iter().map(|&(position, _)| position).collect();
+    let expected = format!("rising numbers below {length}, the length of the sequence");
+    Err(flaw(format!("`{}` are {found:?}", POSITIONS[0]), expected))
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use crate::tf_example::proto::{Int64List, Kind};
 use crate::tf_example::{Features, Flaw, flaw};
 
 pub(crate) const INPUT_IDS: [&str; 2] = ["input_ids", "input_word_ids"];
-const INPUT_MASK: [&str; 1] = ["input_mask"];
-const SEGMENT_IDS: [&str; 2] = ["segment_ids", "input_type_ids"];
+pub(crate) const INPUT_MASK: [&str; 1] = ["input_mask"];
+pub(crate) const SEGMENT_IDS: [&str; 2] = ["segment_ids", "input_type_ids"];
 
 /// A list of integers, padded with zeros.
 pub(crate) fn integers(values: impl Iterator<Item = i64>, length: usize) -> Kind {

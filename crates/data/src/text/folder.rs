@@ -14,7 +14,7 @@ use crate::{DataError, Split};
 pub const VOCABULARY_FILE: &str = "vocab.txt";
 const MANIFEST_FILE: &str = "text.json";
 const VERSION: u32 = 1;
-const EXPECTED: &str = "a folder that `bessemer data prepare text` has made";
+const EXPECTED: &str = "a folder that `bessemer data prepare text` or `instances` has made";
 
 /// In what form a data set is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,13 +70,13 @@ pub struct Settings {
 }
 
 /// What a split of a data set holds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplitCounts {
-    /// Documents read.
-    pub documents: u64,
-    /// Sentences in them.
-    pub sentences: u64,
-    /// Tokens in them, without special ones.
+    /// Documents read; not known of instances that another program made.
+    pub documents: Option<u64>,
+    /// Sentences in them; not known of instances that another program made.
+    pub sentences: Option<u64>,
+    /// Tokens of documents, or of such instances, without special ones.
     pub tokens: u64,
     /// Instances, of one epoch for shards.
     pub instances: u64,
@@ -86,13 +86,25 @@ pub struct SplitCounts {
     pub bytes: u64,
 }
 
+/// What a data set was made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Origin {
+    #[default]
+    Text,
+    /// Instances of another program: their lengths and parts are those of the settings, and so are masks that they did not have.
+    Instances,
+}
+
 /// What `text.json` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub version: u32,
     pub format: Format,
+    #[serde(default)]
+    pub origin: Origin,
     pub options: Settings,
-    /// SHA-256 of the text.
+    /// SHA-256 of the text, or of the files of instances.
     pub text: String,
     /// SHA-256 of the vocabulary.
     pub vocabulary: String,
@@ -103,7 +115,8 @@ pub(crate) struct Manifest {
 impl Manifest {
     pub(super) fn new(format: Format, options: Settings, text: [u8; 32], vocabulary: [u8; 32]) -> Self {
         let (text, vocabulary) = (hex(&text), hex(&vocabulary));
-        Self { version: VERSION, format, options, text, vocabulary, splits: BTreeMap::new() }
+        let origin = Origin::Text;
+        Self { version: VERSION, format, origin, options, text, vocabulary, splits: BTreeMap::new() }
     }
 
     /// Reads the manifest of a folder, complete or not; `None` if there is none.

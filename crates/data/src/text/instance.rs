@@ -59,7 +59,7 @@ impl InstanceOptions {
         PairLength { most: self.sequence_length as u32 - 3, short_probability: self.short_sequence_probability }
     }
 
-    fn masking(&self) -> Masking {
+    pub(super) fn masking(&self) -> Masking {
         let Self { masked_lm_probability, max_predictions, whole_words, .. } = *self;
         Masking { probability: masked_lm_probability, most: max_predictions, whole_words }
     }

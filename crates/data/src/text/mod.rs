@@ -1,7 +1,8 @@
 //! Text to pre-train on: vocabulary, tokens, and sequences for BERT and ELECTRA.
 //!
 //! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token shards,
-//! which serve both models, or TFRecord files of sequences for one of them. A [`PretrainingSet`] opens either for BERT:
+//! which serve both models, or TFRecord files of sequences for one of them. An [`Import`] makes such files of instances for BERT that other
+//! programs have made. A [`PretrainingSet`] opens either for BERT:
 //! instances of masked segment pairs. An [`ElectraSet`] opens them for ELECTRA: segments of one document, whose masks are
 //! drawn when they are read. A [`Loader`](crate::Loader) makes batches of a set, as the model is fed. What is drawn is a
 //! pure function of seed, epoch and index, and what was made once of its place in the files, so that any batch can be
@@ -13,6 +14,7 @@ mod electra;
 mod example;
 mod features;
 mod folder;
+mod import;
 mod instance;
 mod maker;
 mod masking;
@@ -36,6 +38,7 @@ pub use corpus::Documents;
 pub use electra::{ElectraInstance, ElectraOptions, ElectraSet, Prediction};
 pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
+pub use import::{Import, PairMasking};
 pub use instance::{Instance, InstanceOptions};
 pub use prepare::{Notify, Preparation, Progress, Stop, prepare};
 pub use sentences::sentences;

@@ -106,11 +106,16 @@ fn prepare_for<M: Maker>(
     result
 }
 
+pub(super) fn check_dupe_factor(dupe_factor: u32) -> Result<(), DataError> {
+    match (1..=10_000).contains(&dupe_factor) {
+        true => Ok(()),
+        false => Err(DataError::option("dupe factor", dupe_factor, "1 to 10000")),
+    }
+}
+
 fn check(preparation: &Preparation) -> Result<(), DataError> {
     let Preparation { dupe_factor, parts, heldout, .. } = *preparation;
-    if !(1..=10_000).contains(&dupe_factor) {
-        return Err(DataError::option("dupe factor", dupe_factor, "1 to 10000"));
-    }
+    check_dupe_factor(dupe_factor)?;
     if !(0.0..1.0).contains(&heldout) {
         return Err(DataError::option("held-out share", heldout, "0 to less than 1"));
     }
@@ -268,8 +273,8 @@ impl<M: Maker> Work<'_, M> {
             self.go_on()?;
             let store = self.store(split)?;
             let (sentences, tokens) = store.sentences_and_tokens();
-            let documents = store.documents().into();
-            let texts = SplitCounts { documents, sentences, tokens, instances: 0, unigram_entropy: 0.0, bytes: 0 };
+            let (documents, sentences) = (Some(store.documents().into()), Some(sentences));
+            let texts = SplitCounts { documents, sentences, tokens, ..SplitCounts::default() };
             let counts = self.count(split, texts)?;
             self.manifest.splits.insert(split, counts);
         }
@@ -281,17 +286,26 @@ impl<M: Maker> Work<'_, M> {
         Ok(self.manifest.splits.into_iter().collect())
     }
 
-    /// Counts of a split that was written, but for those of its text, which are given.
     fn count(&self, split: Split, texts: SplitCounts) -> Result<SplitCounts, DataError> {
-        let set = Source::<M>::prepared(self.out(), &self.manifest, split, None, self.preparation.seed)?;
-        let files = self.manifest.part_files(self.out(), split)?;
-        let size = |file: &PathBuf| {
-            fs::metadata(file).map(|found| found.len()).map_err(DataError::io(file, "look at the file"))
-        };
-        let bytes = files.iter().map(size).sum::<Result<u64, _>>()?;
-        let unigram_entropy = set.unigram_entropy(self.preparation.threads)?;
-        Ok(SplitCounts { instances: set.len() as u64, unigram_entropy, bytes, ..texts })
+        count::<M>(self.out(), &self.manifest, split, self.preparation.threads, texts)
     }
+}
+
+/// Counts of a split that was written, but for those of its text, which are given.
+pub(super) fn count<M: Maker>(
+    out: &Path,
+    manifest: &Manifest,
+    split: Split,
+    threads: usize,
+    texts: SplitCounts,
+) -> Result<SplitCounts, DataError> {
+    let set = Source::<M>::prepared(out, manifest, split, None, manifest.options.seed)?;
+    let files = manifest.part_files(out, split)?;
+    let size =
+        |file: &PathBuf| fs::metadata(file).map(|found| found.len()).map_err(DataError::io(file, "look at the file"));
+    let bytes = files.iter().map(size).sum::<Result<u64, _>>()?;
+    let unigram_entropy = set.unigram_entropy(threads)?;
+    Ok(SplitCounts { instances: set.len() as u64, unigram_entropy, bytes, ..texts })
 }
 
 /// Whether a document is of the share to be held out. That depends on what it says alone, so that no document is in

@@ -4,6 +4,7 @@
 mod common;
 mod damage;
 mod electra;
+mod imported;
 mod instances;
 mod prepared;
 mod statistics;

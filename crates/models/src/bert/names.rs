@@ -18,8 +18,12 @@ fn read(name: &str) -> String {
     name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 }
 
+/// What Hugging Face's models in Keras put before the names of heads, so that these differ.
+const KERAS_HEADS: [&str; 2] = ["mlm___", "nsp___"];
+
 /// Names of Google's checkpoints (`bert/...`, `cls/...`), and of Hugging Face's models in Keras.
 pub(crate) fn of_tensorflow(_: &str, name: &str) -> Option<FileName> {
+    let name = KERAS_HEADS.iter().find_map(|task| name.strip_prefix(task)).unwrap_or(name);
     if name.starts_with("bert/") || name.starts_with("cls/") { of_transformer(name) } else { None }
 }
 
@@ -42,7 +46,7 @@ mod tests {
     use crate::tensorflow::{self, Layout};
 
     #[test]
-    fn names_of_google() {
+    fn names_of_tensorflow() {
         for (name, expected, layout) in [
             ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", Layout::Torch),
             ("bert/embeddings/word_embeddings/weight", "bert.embeddings.word_embeddings.weight", Layout::Torch),
@@ -58,6 +62,12 @@ mod tests {
             ("cls/predictions/output_bias", "cls.predictions.bias", Layout::Torch),
             ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", Layout::Torch),
             ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", Layout::Torch),
+            (
+                "tf_bert_for_pre_training/nsp___cls/seq_relationship/kernel",
+                "cls.seq_relationship.weight",
+                Layout::Kernel,
+            ),
+            ("tf_bert_for_pre_training/mlm___cls/predictions/bias", "cls.predictions.bias", Layout::Torch),
         ] {
             assert_eq!(tensorflow::read(name), Some(FileName { canonical: expected.to_owned(), layout }));
         }

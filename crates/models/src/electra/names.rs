@@ -70,8 +70,8 @@ pub fn in_generator(joint: &str) -> Option<String> {
     (is_common(joint) || is_its_own).then(|| joint.to_string())
 }
 
-/// The name in the joint model of a tensor of a generator's file; `None` for the embeddings, which the discriminator's file has
-/// as well, and for copies.
+/// The name in the joint model of a tensor of a generator's file, where it may have that name already; `None` for the embeddings, which the
+/// discriminator's file has as well, and for copies.
 pub fn of_generator(name: &str) -> Option<String> {
     if is_common(name) || is_ignored(name) {
         return None;
@@ -79,7 +79,8 @@ pub fn of_generator(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("electra.") {
         return Some(format!("generator.{rest}"));
     }
-    GENERATOR_HEADS.iter().any(|head| name.starts_with(head)).then(|| name.to_string())
+    let is_its_own = name.starts_with("generator.") || GENERATOR_HEADS.iter().any(|head| name.starts_with(head));
+    is_its_own.then(|| name.to_string())
 }
 
 /// Whether a tensor, in all three, is one that discriminator and generator share.

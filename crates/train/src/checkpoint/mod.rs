@@ -17,6 +17,7 @@ mod choice;
 mod disk;
 mod error;
 pub(crate) mod hashing;
+mod hdf5_file;
 mod manifest;
 mod safetensors_file;
 mod store;
@@ -72,6 +73,8 @@ pub(crate) const CONFIG_FILE: &str = "config.json";
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
 /// The same as older tools of Hugging Face wrote it.
 const TORCH_MODEL_FILE: &str = "pytorch_model.bin";
+/// Weights in a folder of Hugging Face or NVIDIA that TensorFlow wrote.
+const KERAS_MODEL_FILE: &str = "tf_model.h5";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const EMA_FILE: &str = "ema.safetensors";
 

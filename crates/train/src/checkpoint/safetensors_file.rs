@@ -99,7 +99,7 @@ fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String
     if header_length > available {
         if let Some(kind) = other_kind(&bytes) {
             return Err(format!(
-                "that is {kind}; weights come as a safetensors file, one of PyTorch or a checkpoint of TensorFlow"
+                "that is {kind}; weights come as a safetensors file, one of PyTorch, an HDF5 file of Keras or a checkpoint of TensorFlow"
             ));
         }
         return Err(format!(
@@ -114,7 +114,6 @@ fn other_kind(head: &[u8; 8]) -> Option<&'static str> {
     match head {
         [0x08, 1..=20, 0x12, ..] => Some("an ONNX file"),
         [b'G', b'G', b'U', b'F', ..] => Some("a GGUF file"),
-        [0x89, b'H', b'D', b'F', ..] => Some("an HDF5 file, as Keras writes them"),
         [0x89, b'P', b'N', b'G', ..] | [0xff, 0xd8, 0xff, ..] => Some("a picture"),
         [0x1f, 0x8b, ..] => Some("a gzip archive"),
         [b'<', ..] => Some("a web page"),

@@ -1,11 +1,12 @@
 use super::choice::find_checkpoint;
 use super::error::CheckpointError;
+use super::hdf5_file::{is_hdf5_file, read_hdf5_file};
 use super::safetensors_file::read_safetensors;
 use super::store::{has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
 use super::tensorflow_file::{find_prefix, read_tensorflow_file};
 use super::torch_file::{is_torch_file, read_torch_file};
-use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
+use super::{CONFIG_FILE, EMA_FILE, KERAS_MODEL_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
 use crate::tasks::registry;
 use bessemer_models::tensorflow::{self, FileName};
 use std::borrow::Cow;
@@ -23,8 +24,8 @@ pub struct WeightOptions {
 }
 
 /// Loads weights from a `.safetensors` file, a PyTorch file (`.pth`, `.pt`, `.bin`; see [`super::state_dict_choice`]), a
-/// checkpoint folder, a run folder (see [`find_checkpoint`]), a folder with `config.json` and `model.safetensors` or
-/// `pytorch_model.bin`, as Hugging Face has it, or one with two of these, which are one model here; or from a checkpoint of
+/// checkpoint folder, a run folder (see [`find_checkpoint`]), an HDF5 file of Keras, a folder with `config.json` and `model.safetensors`,
+/// `pytorch_model.bin` or `tf_model.h5`, as Hugging Face has it, or one with two of these, which are one model here; or from a checkpoint of
 /// TensorFlow: its prefix, its `.index` or one of its `.data-` files, a folder with a file `checkpoint` or one index, or a SavedModel.
 ///
 /// Tensors that have names of TensorFlow's which the zoo knows get the names and layouts of here ([`tensorflow::read`]).
@@ -66,7 +67,7 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
 
 /// The weights of a folder of Hugging Face.
 fn published(folder: &Path) -> Option<PathBuf> {
-    let files = [MODEL_FILE, TORCH_MODEL_FILE].map(|name| folder.join(name));
+    let files = [MODEL_FILE, TORCH_MODEL_FILE, KERAS_MODEL_FILE].map(|name| folder.join(name));
     files.into_iter().find(|file| file.is_file()).filter(|_| folder.join(CONFIG_FILE).is_file())
 }
 
@@ -76,6 +77,8 @@ fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>
     } else if options.ema {
         let allowed = "averaged weights can be chosen only from a checkpoint or run folder, or files of PyTorch or TensorFlow that have them";
         return Err(not_found(file, allowed));
+    } else if is_hdf5_file(file)? {
+        read_hdf5_file(file)?
     } else {
         read_safetensors(file)?
     };
@@ -136,7 +139,8 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
         not_found(
             path,
             "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, a folder with \
-             config.json and model.safetensors or pytorch_model.bin, or with two such folders, discriminator and generator, \
+             config.json and model.safetensors, pytorch_model.bin or tf_model.h5, or with two such folders, discriminator and \
+             generator, \
              or a checkpoint of TensorFlow (a file called checkpoint, one .index, or saved_model.pb and variables/)",
         )
     })

@@ -6,15 +6,15 @@ use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_data::text::{
-    Documents, ElectraInstance, ElectraOptions, ElectraSet, Format, Instance, InstanceOptions, Preparation,
-    PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
+    Documents, ElectraInstance, ElectraOptions, ElectraSet, Format, Import, Instance, InstanceOptions, PairMasking,
+    Preparation, PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
 };
 use bessemer_data::{Purpose, Split};
 use bessemer_train::StopSignal;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::io::{self, BufRead};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -85,6 +85,50 @@ pub(crate) struct Instances {
     pub whole_word: bool,
 }
 
+const PREPARE_INSTANCES_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data prepare instances hdf5_lower_case_1_seq_len_128/ --vocab vocab.txt --out wiki-records/
+  bessemer data prepare instances lddl/train/ --val lddl/val/ --vocab vocab.txt --out wiki-records/ --seq-length 512 --max-predictions 80
+  bessemer data prepare instances tf_examples.tfrecord.gz --vocab vocab.txt --out wiki-records/";
+
+/// Bring instances for BERT that other programs made to TFRecord files, from which training reads
+///
+/// Read are the HDF5 files of NVIDIA's `create_pretraining_data.py`, the Parquet files of LDDL, binned or not, and TFRecord files,
+/// compressed with gzip or not. Of folders, files are taken whose names contain `.hdf5`, `.h5`, `.parquet` or `tfrecord`. Instances keep
+/// their order. LDDL's pairs without masks get some; their seed is 12345 unless `--seed` is given. What fails, or is interrupted (Ctrl-C),
+/// leaves nothing behind.
+#[derive(Debug, Args)]
+#[command(after_help = PREPARE_INSTANCES_EXAMPLES)]
+pub(crate) struct PrepareInstances {
+    /// Files, and folders of files, to train on
+    #[arg(value_name = "IN", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// File, or folder of files, to evaluate on, as split val; may be given several times
+    #[arg(long, value_name = "IN", help_heading = "Instances")]
+    pub val: Vec<PathBuf>,
+    /// WordPiece vocabulary that they were made with, one token a line
+    #[arg(long, value_name = "FILE", help_heading = "Instances")]
+    pub vocab: PathBuf,
+    /// Tokens of a sequence [default: those of the first file, or 128 where it does not say]
+    #[arg(long, value_name = "N", help_heading = "Instances")]
+    pub seq_length: Option<usize>,
+    /// Most tokens of a sequence to predict [default: those of the first file, or 20 where it does not say]
+    #[arg(long, value_name = "N", help_heading = "Instances")]
+    pub max_predictions: Option<usize>,
+    /// Share of the tokens to predict
+    #[arg(long, value_name = "SHARE", default_value_t = PairMasking::default().probability, help_heading = "Pairs without masks")]
+    pub masked_lm_prob: f64,
+    /// Mask all pieces of a word together
+    #[arg(long, help_heading = "Pairs without masks")]
+    pub whole_word: bool,
+    /// How often each pair is written, masked differently
+    #[arg(long, value_name = "N", default_value_t = PairMasking::default().dupe_factor, help_heading = "Pairs without masks")]
+    pub dupe_factor: u32,
+    /// Folder to write, which must be new or empty
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: PathBuf,
+}
+
 /// In what form a data set is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
@@ -109,7 +153,7 @@ EXAMPLES:
 #[derive(Debug, Args)]
 #[command(after_help = SAMPLE_EXAMPLES)]
 pub(crate) struct Sample {
-    /// Folder that `data prepare text` has made
+    /// Folder that `data prepare text` or `data prepare instances` has made
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// Half of the data set: train or val
@@ -219,8 +263,36 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
     let notify = common.notifier();
     let stop = StopSignal::from_system()?;
     let counts = prepare(&preparation, &|progress| notify(&|| progress_line(progress)), &|| stop.is_raised())?;
+    print_counts(&counts, &options.out, start)
+}
+
+pub(super) fn run_prepare_instances(options: &PrepareInstances, common: &Common) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let import = Import {
+        inputs: options.inputs.clone(),
+        val: options.val.clone(),
+        vocabulary: options.vocab.clone(),
+        out: options.out.clone(),
+        sequence_length: options.seq_length,
+        predictions: options.max_predictions,
+        masking: PairMasking {
+            probability: options.masked_lm_prob,
+            whole_words: options.whole_word,
+            dupe_factor: options.dupe_factor,
+        },
+        seed: common.seed.map_or(DEFAULT_SEED, u64::from),
+        threads: common.device().threads,
+    };
+    let notify = common.notifier();
+    let stop = StopSignal::from_system()?;
+    let counts = import.run(&|progress| notify(&|| progress_line(progress)), &|| stop.is_raised())?;
+    print_counts(&counts, &options.out, start)
+}
+
+/// Prints what was made since `start`.
+fn print_counts(counts: &[(Split, SplitCounts)], out: &Path, start: Instant) -> anyhow::Result<()> {
     let seconds = start.elapsed().as_secs_f64();
-    print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
+    print(&format!("{}{}: {seconds:.1} s\n", counts_table(counts), out.display()))
 }
 
 pub(super) fn run_verify(options: &VerifyFolder, common: &Common) -> anyhow::Result<()> {
@@ -292,14 +364,19 @@ fn progress_line(Progress { what, done, all }: Progress) -> String {
     format!("{what}: {done} of {all}")
 }
 
+/// A count, or a dash where it is not known.
+fn known(count: Option<u64>) -> String {
+    count.map_or("-".to_owned(), |count| count.to_string())
+}
+
 fn counts_table(counts: &[(Split, SplitCounts)]) -> String {
     let header = ["split", "documents", "sentences", "tokens", "instances", "unigram entropy", "bytes"];
     let mut table = Table::new(1, &header);
     for (split, found) in counts {
         table.row([
             split.name().to_owned(),
-            found.documents.to_string(),
-            found.sentences.to_string(),
+            known(found.documents),
+            known(found.sentences),
             found.tokens.to_string(),
             found.instances.to_string(),
             format!("{:.4}", found.unigram_entropy),

@@ -1,0 +1,17 @@
+use std::fs;
+use std::path::Path;
+
+use hdf5_reader::Hdf5File;
+
+/// Opens an HDF5 file, none of whose arrays is read.
+///
+/// # Errors
+/// What is wrong, in words: a file that cannot be read, is none of HDF5, is damaged, or shorter than it says.
+pub fn open_hdf5(path: &Path) -> Result<Hdf5File, String> {
+    let bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let file = Hdf5File::open(path).map_err(|error| error.to_string())?;
+    match file.superblock().eof_address {
+        end if end > bytes => Err(format!("truncated: {bytes} of {end} bytes are there")),
+        _ => Ok(file),
+    }
+}

@@ -1,0 +1,114 @@
+//! The HDF5 files in which Keras keeps weights (`tf_model.h5`): a group for each layer, and in it the arrays of its variables, whose paths
+//! are the names that TensorFlow gave them. A whole model has these groups in `model_weights`.
+
+#[cfg(test)]
+mod tests;
+
+use super::error::{CheckpointError, shown};
+use super::tensor::NamedTensor;
+use bessemer_data::open_hdf5;
+use hdf5_reader::group::Group;
+use hdf5_reader::{Dataset, Datatype};
+use safetensors::Dtype;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+const MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
+/// The groups of a whole model: that of the layers, beside that of what its optimizer keeps.
+const LAYERS: &str = "model_weights";
+/// What ends the name of a variable: the number of the operation's output.
+const OUTPUT: &str = ":0";
+/// Groups within groups; names of TensorFlow have about ten parts.
+const MAX_DEPTH: usize = 32;
+
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn is_hdf5_file(path: &Path) -> Result<bool, CheckpointError> {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+    read.map_err(|source| CheckpointError::reading(path, source))?;
+    Ok(head == MAGIC)
+}
+
+/// Reads the variables of all layers, under the names that TensorFlow gave them. A variable that several layers share is stored by each,
+/// and returned once.
+///
+/// # Errors
+/// A file that is truncated, damaged or holds no variables; elements that are no numbers; one name for different variables.
+pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let damaged = |reason: String| CheckpointError::damaged(path, reason);
+    let file = open_hdf5(path).map_err(damaged)?;
+    let mut layers = file.root_group().map_err(|error| damaged(error.to_string()))?;
+    let (groups, _) = layers.member_names().map_err(|error| damaged(error.to_string()))?;
+    if groups.iter().any(|name| name == LAYERS) {
+        layers = layers.group(LAYERS).map_err(|error| damaged(error.to_string()))?;
+    }
+    let mut found = Found { path, tensors: BTreeMap::new() };
+    for layer in layers.groups().map_err(|error| damaged(error.to_string()))? {
+        found.collect(&layer, "", MAX_DEPTH)?;
+    }
+    match found.tensors.is_empty() {
+        false => Ok(found.tensors.into_values().collect()),
+        true => Err(damaged("holds no variables in groups of layers, as Keras writes them".to_owned())),
+    }
+}
+
+struct Found<'a> {
+    path: &'a Path,
+    tensors: BTreeMap<String, NamedTensor<'static>>,
+}
+
+impl Found<'_> {
+    /// Reads what lies in a group, whose name within its layer is `scope`.
+    fn collect(&mut self, group: &Group, scope: &str, depth: usize) -> Result<(), CheckpointError> {
+        let damaged = |reason: String| CheckpointError::damaged(self.path, reason);
+        let (groups, arrays) =
+            group.members().map_err(|error| damaged(format!("group `{}`: {error}", shown(scope))))?;
+        if depth == 0 && !groups.is_empty() {
+            return Err(damaged(format!("group `{}` lies within {MAX_DEPTH} others", shown(scope))));
+        }
+        for array in arrays {
+            let name = format!("{scope}{}", array.name().strip_suffix(OUTPUT).unwrap_or(array.name()));
+            let tensor = read(&array, &name).map_err(|reason| self.problem(&name, reason))?;
+            if self.tensors.get(&name).is_some_and(|before| *before != tensor) {
+                return Err(self.problem(&name, "two layers store different variables of that name".to_owned()));
+            }
+            self.tensors.insert(name, tensor);
+        }
+        groups.iter().try_for_each(|inner| self.collect(inner, &format!("{scope}{}/", inner.name()), depth - 1))
+    }
+
+    fn problem(&self, tensor: &str, reason: String) -> CheckpointError {
+        CheckpointError::Tensor { path: self.path.to_owned(), tensor: shown(tensor), reason }
+    }
+}
+
+fn read(array: &Dataset, name: &str) -> Result<NamedTensor<'static>, String> {
+    let dtype = dtype(array.dtype()).ok_or("has elements that are neither integers nor floating-point numbers")?;
+    let shape: Result<Vec<usize>, _> = array.shape().iter().map(|&size| usize::try_from(size)).collect();
+    let shape = shape.map_err(|_| format!("its shape {:?} is impossible", array.shape()))?;
+    let data = array.read_native_bytes().map_err(|error| error.to_string())?;
+    NamedTensor::new(name, dtype, shape, data).map_err(|error| error.to_string())
+}
+
+fn dtype(found: &Datatype) -> Option<Dtype> {
+    match *found {
+        Datatype::FloatingPoint { size: 2, .. } => Some(Dtype::F16),
+        Datatype::FloatingPoint { size: 4, .. } => Some(Dtype::F32),
+        Datatype::FloatingPoint { size: 8, .. } => Some(Dtype::F64),
+        Datatype::FixedPoint { size, signed, .. } => match (size, signed) {
+            (1, true) => Some(Dtype::I8),
+            (1, false) => Some(Dtype::U8),
+            (2, true) => Some(Dtype::I16),
+            (2, false) => Some(Dtype::U16),
+            (4, true) => Some(Dtype::I32),
+            (4, false) => Some(Dtype::U32),
+            (8, true) => Some(Dtype::I64),
+            (8, false) => Some(Dtype::U64),
+            _ => None,
+        },
+        _ => None,
+    }
+}
