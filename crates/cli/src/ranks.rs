@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 #[command(next_help_heading = "Several devices")]
 pub(crate) struct RankArguments {
     /// Share each step among this many ranks on this machine, which are started by the launcher of an MPI, or on GPUs here, a rank
-    /// each; train.accumulation must be a multiple of it [default: the ranks that mpirun, mpiexec, srun or torchrun started, else 1]
+    /// each; train.accumulation must be a multiple of it, or see --split-batch and --weak [default: the ranks that mpirun, mpiexec, srun or torchrun started, else 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     pub devices: Option<usize>,
     #[command(flatten)]

@@ -46,7 +46,7 @@ pub use loaded_weights::{LoadedWeights, WhichWeights};
 pub use onnx::OnnxError;
 pub use progress::{Progress, ProgressMode};
 pub use ranks::{Group, GroupOptions, INPUT_BOUND};
-pub use recipe::Recipe;
+pub use recipe::{Recipe, StepShare};
 pub use rundir::RunDir;
 pub use runlog::RunLog;
 pub use session::{ComputeOptions, EvalSession, TrainSession, feed};

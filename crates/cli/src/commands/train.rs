@@ -10,8 +10,8 @@ use bessemer_train::recipe::{Override, StartRecipe};
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
-    CheckpointChoice, ComputeOptions, Group, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
-    TrainReport, find_checkpoint, train_in,
+    CheckpointChoice, ComputeOptions, Group, Recipe, RunDir, RunFolder, StepShare, StopSignal, TrainError,
+    TrainOptions, TrainReport, find_checkpoint, train_in,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ EXAMPLES:
   bessemer train resnet50 --data imagenet/ --recipe resnet50-90e --set train.batch_size=64
   bessemer train bert-base --data text/ --recipe bert-base-phase2 --init-from runs/PHASE1
   bessemer train electra-squad --data squad/ --weights electra-base/ --seeds 5
-  bessemer train resnet50 --data imagenet/ --devices 2 --set train.accumulation=2
+  bessemer train resnet50 --data imagenet/ --devices 2 --split-batch
   bessemer train resnet50 --data imagenet/ --device cuda --precision fp16
   bessemer train --resume runs/resnet50-20260101-120000";
 
@@ -86,6 +86,14 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub ranks: RankArguments,
+    /// Let each rank take the whole step of the recipe: all together take one that is as many times as large, with the learning rate
+    /// that the recipe gives for that. A resumed run keeps its step
+    #[arg(long, conflicts_with = "split_batch", help_heading = "Several devices")]
+    pub weak: bool,
+    /// Cut micro-batches until there are as many for each rank, where the recipe has too few: the step stays as large, and batch norms see
+    /// less of it at a time. A resumed run keeps its step
+    #[arg(long, help_heading = "Several devices")]
+    pub split_batch: bool,
 
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
@@ -110,6 +118,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }
+    let recipe = match options.resume {
+        Some(_) => recipe,
+        None => recipe.shared(options.step_share(), group.size() as u64)?,
+    };
     if group.leads() {
         common.tell_emulation(recipe.precision.compute)?;
     }
@@ -142,6 +154,16 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Some(count) => {
             let train = |request: &TrainOptions| train_once(request, Group::alone(), common);
             print(&seeds::table(&seeds::train(&request, count, train)?))
+        }
+    }
+}
+
+impl Options {
+    fn step_share(&self) -> StepShare {
+        match (self.weak, self.split_batch) {
+            (true, _) => StepShare::Weak,
+            (false, true) => StepShare::SplitBatch,
+            (false, false) => StepShare::Recipe,
         }
     }
 }

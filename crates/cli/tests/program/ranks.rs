@@ -110,6 +110,35 @@ fn ranks_of_both_mpis_train_the_weights_of_one() {
     }
 }
 
+/// A step of one micro-batch on two ranks: cut, or one for each of them.
+#[test]
+fn steps_are_cut_or_multiplied_on_request() {
+    let place = Place::new();
+    let sizes = |batch: u32, accumulation: u32| {
+        format!(
+            "train --recipe tiny.toml --set train.batch_size={batch} --set train.accumulation={accumulation} --threads 1"
+        )
+    };
+    for (name, _) in launchers() {
+        let two = format!("--devices 2 --mpi {name}");
+        place.run(&format!("{} --quiet {two} --out {name}-cut-by-hand", sizes(2, 2))).ok();
+        let said = place.run(&format!("{} {two} --split-batch --out {name}-cut", sizes(4, 1))).ok();
+        assert!(said.err.contains("a step is 2 ranks x 1 micro-batch x 2 = 4 sequences"), "{}", said.err);
+        assert!(place.tensors(&format!("{name}-cut")) == place.tensors(&format!("{name}-cut-by-hand")));
+
+        place.run(&format!("{} --quiet {two} --out {name}-weak-by-hand", sizes(4, 2))).ok();
+        let said = place.run(&format!("{} {two} --weak --stop-after 3 --out {name}-weak", sizes(4, 1))).ok();
+        assert!(said.err.contains("a step is 2 ranks x 1 micro-batch x 4 = 8 sequences"), "{}", said.err);
+        place.run(&format!("train --resume {name}-weak {two} --weak --quiet --threads 1")).ok();
+        assert!(place.tensors(&format!("{name}-weak")) == place.tensors(&format!("{name}-weak-by-hand")));
+
+        let refused = place.run(&format!("{} {two} --quiet --out none", sizes(4, 1)));
+        refused.fails(2, &["must be a multiple of 2: --set train.accumulation=2, or --split-batch", "or --weak"]);
+        let refused = place.run(&format!("{} {two} --quiet --split-batch --out none", sizes(3, 1)));
+        refused.fails(2, &["3 samples of a micro-batch cannot be cut into 2 equal parts"]);
+    }
+}
+
 #[test]
 fn training_is_measured_on_several_ranks() {
     let place = Place::new();

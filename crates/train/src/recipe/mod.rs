@@ -11,6 +11,7 @@ mod optimizer;
 mod parse;
 mod schedule;
 mod section;
+mod share;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use parse::{Override, Problem, RecipeError};
 pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm};
 pub(crate) use section::section;
 pub use section::{Field, Range, Reader, Section, Writer, defaults, to_value};
+pub use share::StepShare;
 
 use crate::device::DeviceKind;
 use crate::error::TrainError;

@@ -194,7 +194,7 @@ fn check_division(recipe: &Recipe, group: &Group) -> Result<(), TrainError> {
     }
     let allowed = format!(
         "the {ranks} ranks share the micro-batches of a step, so that it must be a multiple of {ranks}: \
-         --set train.accumulation={}",
+         --set train.accumulation={}, or --split-batch to cut micro-batches, or --weak for a larger step",
         accumulation.next_multiple_of(ranks)
     );
     Err(TrainError::setting("train.accumulation", accumulation, allowed))
