@@ -1,3 +1,5 @@
+//! Panics of libraries at damaged data.
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -411,7 +411,7 @@ fn ranks_that_differ_or_fail_end_the_job() {
     assert!(told.iter().any(|text| text.contains("its recipe is")), "{told:?}");
     let told = messages(train_ranks(3, 1, |_| options("division", &[])));
     let expected = "train.accumulation is 4; the 3 ranks share the micro-batches of a step, so that it must be a multiple of 3: \
-                    --set train.accumulation=6";
+                    --set train.accumulation=6, or --split-batch to cut micro-batches, or --weak for a larger step";
     assert!(told.iter().all(|text| text.ends_with(expected)), "{told:?}");
     // Rank 0 finds its folder in use; the other one is told.
     std::fs::create_dir_all(run("used/x")).unwrap();

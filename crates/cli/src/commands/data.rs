@@ -46,7 +46,7 @@ const PREPARE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord
-  bessemer data prepare instances hdf5_lower_case_1_seq_len_128/ --vocab vocab.txt --out wiki-records/
+  bessemer data prepare instances hdf5/*_training_*.hdf5 --vocab vocab.txt --out wiki-records/
   bessemer data prepare imagenet imagenet/ --out imagenet-records/
   bessemer data prepare binary flowers/ --out flowers-32/ --size 32
   bessemer data prepare coco --images train2017/ --annotations instances_train2017.json --shards 256 records/";

@@ -86,12 +86,13 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub ranks: RankArguments,
-    /// Let each rank take the whole step of the recipe: all together take one that is as many times as large, with the learning rate
-    /// that the recipe gives for that. A resumed run keeps its step
+    /// Scale weakly: each rank takes the whole step of the recipe, and all together one that is as many times as large. The learning rate
+    /// follows where the recipe gives it for a number of samples (schedule.lr_per), and what is counted in steps stays. A resumed run
+    /// keeps its step
     #[arg(long, conflicts_with = "split_batch", help_heading = "Several devices")]
     pub weak: bool,
-    /// Cut micro-batches until there are as many for each rank, where the recipe has too few: the step stays as large, and batch norms see
-    /// less of it at a time. A resumed run keeps its step
+    /// Cut micro-batches until there are as many for each rank, where the recipe has too few: the step stays as large, and what depends
+    /// on a micro-batch, such as batch norms and means over masked words, sees less at a time. A resumed run keeps its step
     #[arg(long, help_heading = "Several devices")]
     pub split_batch: bool,
 
@@ -122,6 +123,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Some(_) => recipe,
         None => recipe.shared(options.step_share(), group.size() as u64)?,
     };
+    if options.weak && options.resume.is_none() && group.leads() && recipe.schedule.lr_per.is_none() {
+        common.notify("--weak: the learning rate stays, as the recipe has no schedule.lr_per");
+    }
     if group.leads() {
         common.tell_emulation(recipe.precision.compute)?;
     }
@@ -246,7 +250,9 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));
     overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
-    overrides.extend(options.set.iter().cloned());
+    // A step that was made for its ranks stays, whatever it was made of.
+    let keeps_step = options.resume.is_some() && options.step_share() != StepShare::Recipe;
+    overrides.extend(options.set.iter().filter(|field| !(keeps_step && field.is_of_step())).cloned());
     let base = match &options.resume {
         Some(run) => return Ok(RunDir::recipe_of(run)?.with_overrides(&overrides)?),
         None => base_recipe(options)?,

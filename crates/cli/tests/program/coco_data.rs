@@ -1,6 +1,7 @@
 //! Images with objects: prepared, verified, shown; and what is wrong with them is reported by file.
 
 use crate::common::bessemer;
+use bessemer_data::Image;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -30,6 +31,13 @@ fn scenes_are_verified_shown_prepared_and_read_again() {
     let said = run("data sample coco coco --count 4 --size 128 --masks").ok().out;
     assert!(said.starts_with("sample.png: 4 of 6 images, ") && is_png(&folder.path().join("sample.png")), "{said}");
     run("data sample coco coco --split val --eval --size 96 --resize antialias --out eval.png").ok();
+    // Canvases of several sizes, of images as they are and of those that training would see.
+    for arguments in
+        ["--recipe mask-rcnn-quick --count 2", "--recipe mask-rcnn-quick --count 2 --eval", "--recipe detection-quick"]
+    {
+        run(&format!("data sample coco coco {arguments} --out recipe.png")).ok();
+        assert!(Image::read(&folder.path().join("recipe.png")).unwrap().width > 128, "{arguments}");
+    }
     assert!(is_png(&folder.path().join("eval.png")));
 
     let said = run(&format!("{PREPARE} --shards 3 --masks records")).ok().out;
@@ -69,6 +77,8 @@ fn what_is_wrong_is_told_and_nothing_is_left() {
     run("data verify coco").fails(2, &["give the folder of a data set, or --annotations and --images"]);
     run("data sample coco coco --out sheet.gif").fails(2, &["sheet.gif", ".png or .jpg"]);
     run("data sample coco coco --resize bicubic").fails(2, &["bicubic", "legacy"]);
+    run("data sample coco coco --recipe mask-rcnn --masks").fails(2, &["--recipe", "--masks"]);
+    run("data sample coco coco --recipe cifar").fails(2, &["recipe cifar: resnet20-cifar does not detect objects"]);
     run("data sample coco coco --size 0").fails(2, &["image size is 0, expected 1 to 4096"]);
     is_absent("sample.png");
 

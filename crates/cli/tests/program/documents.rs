@@ -3,6 +3,7 @@
 use crate::shown::commands;
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -115,7 +116,7 @@ fn commands_of_the_readme_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let samples = root.join("../shared/data");
     if !samples.is_dir() {
-        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        std::io::stderr().write_all(b"skipped: there is no ../shared/data beside the checkout\n").unwrap();
         return;
     }
     let folder = TempDir::new().unwrap();

@@ -128,7 +128,7 @@ fn fetch(folder: &Path, address: &str, trusted: Option<&str>) -> Ran {
 #[test]
 fn certificates_are_trusted_by_a_file_alone() {
     if !graviola::util::is_cpu_supported() {
-        eprintln!("skipped: https is not possible on this processor");
+        std::io::stderr().write_all(b"skipped: https is not possible on this processor\n").unwrap();
         return;
     }
     let folder = TempDir::new().unwrap();

@@ -129,7 +129,9 @@ fn steps_are_cut_or_multiplied_on_request() {
         place.run(&format!("{} --quiet {two} --out {name}-weak-by-hand", sizes(4, 2))).ok();
         let said = place.run(&format!("{} {two} --weak --stop-after 3 --out {name}-weak", sizes(4, 1))).ok();
         assert!(said.err.contains("a step is 2 ranks x 1 micro-batch x 4 = 8 sequences"), "{}", said.err);
-        place.run(&format!("train --resume {name}-weak {two} --weak --quiet --threads 1")).ok();
+        // The same command again, as a launcher that restarts it gives it: the step is not multiplied again.
+        let sizes_of_recipe = "--set train.batch_size=4 --set train.accumulation=1";
+        place.run(&format!("train --resume {name}-weak {two} --weak {sizes_of_recipe} --quiet --threads 1")).ok();
         assert!(place.tensors(&format!("{name}-weak")) == place.tensors(&format!("{name}-weak-by-hand")));
 
         let refused = place.run(&format!("{} {two} --quiet --out none", sizes(4, 1)));

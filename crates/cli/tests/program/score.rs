@@ -3,6 +3,7 @@
 use crate::common::{Ran, bessemer};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -162,7 +163,7 @@ fn what_is_wrong_is_told_in_one_line() {
 fn real_predictions_have_the_official_scores() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     if !samples.exists() {
-        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        std::io::stderr().write_all(b"skipped: there is no ../shared/data beside the checkout\n").unwrap();
         return;
     }
     let expected: Value =
@@ -400,7 +401,7 @@ fn invalid_files_of_coco_give_one_error() {
 fn real_detections_have_the_scores_of_pycocotools() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     if !samples.exists() {
-        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        std::io::stderr().write_all(b"skipped: there is no ../shared/data beside the checkout\n").unwrap();
         return;
     }
     let expected: Value =

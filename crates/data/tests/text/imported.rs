@@ -35,7 +35,7 @@ fn import(inputs: &[PathBuf], out: &Path) -> Import {
         out: out.to_owned(),
         sequence_length: None,
         predictions: None,
-        masking: PairMasking::default(),
+        masking: None,
         seed: 3,
         threads: 2,
     }
@@ -95,7 +95,7 @@ fn all_programs_keep_the_same_instances() {
 #[test]
 fn pairs_without_masks_get_some() {
     let (_, masked) = imported(&[HDF5], |_| ());
-    let masking = PairMasking { dupe_factor: 3, ..PairMasking::default() };
+    let masking = Some(PairMasking { dupe_factor: 3, ..PairMasking::default() });
     let (_, drawn) = imported(&[PAIRS], |import| import.masking = masking);
     assert_eq!(drawn.len(), 3 * COUNT);
     let mut differ = 0;
@@ -176,14 +176,34 @@ fn what_does_not_fit_is_named_with_its_place() {
         }
     };
     let short = |import: &mut Import| import.sequence_length = Some(10);
-    check(HDF5, &short, &["nvidia.hdf5: row 1: a sequence of ", " tokens; expected at most 10"]);
+    check(
+        HDF5,
+        &short,
+        &["nvidia.hdf5: row 1: a sequence of ", " tokens; expected at most 10, as asked for, or as in the first file"],
+    );
     check(RECORDS, &short, &["google.tfrecord.gz: record 1 at byte 0: a sequence of "]);
     let short = |import: &mut Import| (import.sequence_length, import.predictions) = (Some(10), Some(5));
     check(BINS, &short, &["part.0.parquet_0: row ", "a sequence of "]);
     check(HDF5, &|import| import.predictions = Some(2), &[" tokens to predict; expected at most 2"]);
-    check(HDF5, &|import| import.masking.dupe_factor = 0, &["dupe factor is 0"]);
+    let dupes = |dupe_factor| Some(PairMasking { dupe_factor, ..PairMasking::default() });
+    check(PAIRS, &|import| import.masking = dupes(0), &["dupe factor is 0"]);
+    check(HDF5, &|import| import.masking = dupes(2), &["nvidia.hdf5: all instances have masks already"]);
+    let only_length = |import: &mut Import| import.sequence_length = Some(512);
+    check(PAIRS, &only_length, &["sequence length is 512, expected both lengths, as the files do not say any: 20"]);
+    check(PAIRS, &|import| import.predictions = Some(80), &["predictions is 80, expected both lengths"]);
     check(HDF5, &|import| import.sequence_length = Some(2), &["sequence length is 2"]);
     let folder = tempfile::tempdir().unwrap();
+    for (training, test) in [("wiki_training_0.hdf5", "wiki_test_0.hdf5"), ("training/a.hdf5", "test/a.hdf5")] {
+        let both = folder.path().join("test").join(test.replace('/', "-"));
+        for name in [training, test] {
+            fs::create_dir_all(both.join(name).parent().unwrap()).unwrap();
+            fs::copy(fixture(HDF5), both.join(name)).unwrap();
+        }
+        let files = [training, test, "files to train on and held-out ones", "after --val"];
+        check(HDF5, &|import| import.inputs = vec![both.clone()], &files);
+        let apart = Import { val: vec![both.join(test)], ..import(&[both.join(training)], &both.join("out")) };
+        assert!(run(&apart).is_ok());
+    }
     let empty = folder.path().join("empty.tfrecord");
     fs::write(&empty, "").unwrap();
     check(HDF5, &|import| import.val = vec![empty.clone()], &["empty.tfrecord: no instance in it, nor in any other"]);

@@ -39,8 +39,8 @@ pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};
 pub use tensor_file::TensorFile;
-pub(crate) use tensorflow_file::is_tensorflow;
 pub use torch_file::{StateDictChoice, state_dict_choice};
+pub(crate) use weights::is_tensorflow;
 pub use weights::{WeightOptions, load_weights};
 
 /// Everything needed to continue a run as if it had never stopped.

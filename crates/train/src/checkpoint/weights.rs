@@ -65,6 +65,18 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
     read(path, options)
 }
 
+/// Whether TensorFlow wrote the weights that a path stands for: a checkpoint of it, or HDF5 files of Keras, alone or in folders.
+///
+/// # Errors
+/// A path that cannot be read, or has several checkpoints without saying which.
+pub(crate) fn is_tensorflow(path: &Path) -> Result<bool, CheckpointError> {
+    let folders = registry::joint_weights().flat_map(|joint| joint.folders).chain([""]);
+    if let Some(file) = folders.map(|folder| path.join(folder)).find_map(|folder| published(&folder)) {
+        return is_hdf5_file(&file);
+    }
+    Ok(find_prefix(path)?.is_some() || path.is_file() && is_hdf5_file(path)?)
+}
+
 /// The weights of a folder of Hugging Face.
 fn published(folder: &Path) -> Option<PathBuf> {
     let files = [MODEL_FILE, TORCH_MODEL_FILE, KERAS_MODEL_FILE].map(|name| folder.join(name));

@@ -47,6 +47,11 @@ impl Override {
     pub fn new(path: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { path: path.into(), value: Some(value.into()) }
     }
+
+    /// Whether it says how large a step is.
+    pub fn is_of_step(&self) -> bool {
+        ["train.batch_size", "train.accumulation"].contains(&self.path.as_str())
+    }
 }
 
 impl FromStr for Override {

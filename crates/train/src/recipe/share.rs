@@ -1,3 +1,5 @@
+//! Steps of a recipe for a number of ranks.
+
 use super::{Override, Recipe, RecipeError};
 
 /// What becomes of a step whose micro-batches are to be shared among ranks.
@@ -6,8 +8,8 @@ pub enum StepShare {
     /// It stays as the recipe says: there must be a micro-batch for each rank, or several.
     #[default]
     Recipe,
-    /// Each rank takes the step of the recipe: all of them together take one that is as many times as large, with the learning rate that
-    /// the recipe gives for that (`schedule.lr_per`).
+    /// Weak scaling: each rank takes the step of the recipe, all of them together one that is as many times as large. The learning rate
+    /// follows where the recipe gives it for a number of samples (`schedule.lr_per`); what is counted in steps stays.
     Weak,
     /// It stays as large: micro-batches are cut until there are as many for each rank.
     SplitBatch,

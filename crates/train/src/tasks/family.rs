@@ -14,6 +14,8 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::huggingface::VocabularyPart;
 use crate::workload::{ComparedWork, DetectorOutputs, Mode, NamedSetting, StepSettings, Work, Workload};
+use bessemer_data::Split;
+use bessemer_data::coco::CocoOptions;
 use bessemer_models::{Model, ModelError, Summary, WeightNames, WeightsError};
 use std::fmt;
 use std::path::Path;
@@ -184,6 +186,15 @@ impl fmt::Debug for dyn Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Family").field(&self.noun()).finish()
     }
+}
+
+/// How samples are made of images with objects.
+#[derive(Clone, Debug)]
+pub struct ObjectSamples {
+    /// How images are put on their canvases, and which objects they have.
+    pub options: CocoOptions,
+    /// Most objects of an image; the largest are kept.
+    pub max_objects: usize,
 }
 
 /// A family of models. Everything that commands ask of a model goes through this trait; to add a family is to write a folder that
@@ -382,6 +393,14 @@ pub trait Family: Sync {
     /// The group of models that other frameworks have if they have one of it; `None` for a model that is not compared.
     fn comparison_group(&self, _model: &str) -> Option<&'static str> {
         None
+    }
+
+    /// How a recipe makes samples of images with objects in files; `None` for a family that takes others.
+    ///
+    /// # Errors
+    /// A recipe of another family, or one that asks for a size that is not possible.
+    fn object_samples(&self, _recipe: &Recipe, _split: Split) -> Result<Option<ObjectSamples>, TrainError> {
+        Ok(None)
     }
 
     /// A training step that changes nothing but the statistics of norms, which become those of its batch: with it the comparison

@@ -27,7 +27,7 @@ use std::path::Path;
 impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions, group: &'a Group) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
-        check_division(recipe, group)?;
+        check_division(options, group)?;
         if let RunFolder::New(path) = &options.folder
             && group.leads()
         {
@@ -187,16 +187,20 @@ impl<'a> Trainer<'a> {
 
 /// # Errors
 /// Micro-batches that the ranks cannot share equally.
-fn check_division(recipe: &Recipe, group: &Group) -> Result<(), TrainError> {
-    let (accumulation, ranks) = (recipe.train.accumulation, group.size() as u64);
+fn check_division(options: &TrainOptions, group: &Group) -> Result<(), TrainError> {
+    let (accumulation, ranks) = (options.recipe.train.accumulation, group.size() as u64);
     if accumulation.is_multiple_of(ranks) {
         return Ok(());
     }
-    let allowed = format!(
-        "the {ranks} ranks share the micro-batches of a step, so that it must be a multiple of {ranks}: \
-         --set train.accumulation={}, or --split-batch to cut micro-batches, or --weak for a larger step",
-        accumulation.next_multiple_of(ranks)
-    );
+    let shared =
+        format!("the {ranks} ranks share the micro-batches of a step, so that it must be a multiple of {ranks}");
+    let allowed = match options.folder {
+        RunFolder::Resume(_) => format!("{shared}: a resumed run keeps its step, and can have fewer ranks"),
+        _ => format!(
+            "{shared}: --set train.accumulation={}, or --split-batch to cut micro-batches, or --weak for a larger step",
+            accumulation.next_multiple_of(ranks)
+        ),
+    };
     Err(TrainError::setting("train.accumulation", accumulation, allowed))
 }
 

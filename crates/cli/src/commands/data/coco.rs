@@ -10,7 +10,9 @@ use bessemer_data::coco::{
 };
 use bessemer_data::detection::Framing;
 use bessemer_data::{Dataset, Exif, FileFormat, Resampling, Split, object_sheet};
-use bessemer_train::StopSignal;
+use bessemer_train::tasks::family::ObjectSamples;
+use bessemer_train::tasks::registry;
+use bessemer_train::{Recipe, StopSignal};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -105,6 +107,10 @@ pub(crate) struct Verify {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Samples")]
 pub(crate) struct Samples {
+    /// As a recipe of a detector makes them, by its name or file, such as recipe.toml of a run; in place of the options below but --eval
+    #[arg(long, value_name = "NAME|FILE",
+          conflicts_with_all = ["size", "resize", "category_ids", "masks", "max_objects", "exif"])]
+    pub recipe: Option<String>,
     /// Height and width of each, pixels
     #[arg(long, value_name = "N", default_value = "512")]
     pub size: u32,
@@ -126,21 +132,37 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    fn open(&self, input: &Input, common: &Common) -> anyhow::Result<CocoSet> {
+    fn open(&self, input: &Input, common: &Common) -> anyhow::Result<(CocoSet, usize)> {
+        let ObjectSamples { options, max_objects } = match &self.recipe {
+            Some(recipe) => self.of_recipe(&Recipe::load(recipe, &[])?)?,
+            None => self.as_asked(input.exif),
+        };
+        let options = CocoOptions { threads: common.device().threads, ..options };
+        options.framing.check()?;
+        Ok((CocoSet::open(&input.source()?, &options)?, max_objects))
+    }
+
+    fn as_asked(&self, exif: Exif) -> ObjectSamples {
         let canvas = [self.size; 2];
         let framing = match self.eval {
             false => Framing::efficientdet_train(canvas, self.resize),
             true => Framing::efficientdet_eval(canvas, self.resize),
         };
-        framing.check()?;
-        let (numbering, masks, threads) = (self.category_ids.into(), self.masks, common.device().threads);
-        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, numbering, masks, exif: input.exif, threads })?)
+        let (numbering, masks, max_objects) = (self.category_ids.into(), self.masks, self.max_objects);
+        ObjectSamples { options: CocoOptions { framing, numbering, masks, exif, threads: 1 }, max_objects }
+    }
+
+    fn of_recipe(&self, recipe: &Recipe) -> anyhow::Result<ObjectSamples> {
+        let (name, split) = (&recipe.model.name, if self.eval { Split::Val } else { Split::Train });
+        let samples = registry::find(name)?.family().object_samples(recipe, split)?;
+        Ok(samples.ok_or_else(|| Usage(format!("recipe {}: {name} does not detect objects", recipe.name)))?)
     }
 }
 
 const SAMPLE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data sample coco coco/ --out sample.png
+  bessemer data sample coco coco/ --recipe mask-rcnn --count 4
   bessemer data sample coco coco/ --split val --eval --masks --count 16
   bessemer data sample coco --annotations boxes.json --images photos/ --seed 1";
 
@@ -258,9 +280,9 @@ fn report_text(report: &CocoReport, max_objects: usize) -> String {
 
 pub(super) fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
     let format = picture_format(&options.out)?;
-    let set = options.samples.open(&options.input, common)?;
+    let (set, max_objects) = options.samples.open(&options.input, common)?;
     let count = options.count.min(set.len());
-    let sheet = object_sheet(&set, count, 0, common.seed(), options.samples.max_objects)?;
+    let sheet = object_sheet(&set, count, 0, common.seed(), max_objects)?;
     sheet.write(&options.out, format)?;
     let summary = set.summary();
     print(&format!(

@@ -87,7 +87,7 @@ pub(crate) struct Instances {
 
 const PREPARE_INSTANCES_EXAMPLES: &str = "\
 EXAMPLES:
-  bessemer data prepare instances hdf5_lower_case_1_seq_len_128/ --vocab vocab.txt --out wiki-records/
+  bessemer data prepare instances hdf5/*_training_*.hdf5 --val hdf5/*_test_*.hdf5 --vocab vocab.txt --out wiki-records/
   bessemer data prepare instances lddl/train/ --val lddl/val/ --vocab vocab.txt --out wiki-records/ --seq-length 512 --max-predictions 80
   bessemer data prepare instances tf_examples.tfrecord.gz --vocab vocab.txt --out wiki-records/";
 
@@ -103,8 +103,8 @@ pub(crate) struct PrepareInstances {
     /// Files, and folders of files, to train on
     #[arg(value_name = "IN", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// File, or folder of files, to evaluate on, as split val; may be given several times
-    #[arg(long, value_name = "IN", help_heading = "Instances")]
+    /// Files, and folders of files, to evaluate on, as split val
+    #[arg(long, value_name = "IN", num_args = 1.., help_heading = "Instances")]
     pub val: Vec<PathBuf>,
     /// WordPiece vocabulary that they were made with, one token a line
     #[arg(long, value_name = "FILE", help_heading = "Instances")]
@@ -115,15 +115,15 @@ pub(crate) struct PrepareInstances {
     /// Most tokens of a sequence to predict [default: those of the first file, or 20 where it does not say]
     #[arg(long, value_name = "N", help_heading = "Instances")]
     pub max_predictions: Option<usize>,
-    /// Share of the tokens to predict
-    #[arg(long, value_name = "SHARE", default_value_t = PairMasking::default().probability, help_heading = "Pairs without masks")]
-    pub masked_lm_prob: f64,
+    /// Share of the tokens to predict [default: 0.15]
+    #[arg(long, value_name = "SHARE", help_heading = "Pairs without masks")]
+    pub masked_lm_prob: Option<f64>,
     /// Mask all pieces of a word together
     #[arg(long, help_heading = "Pairs without masks")]
     pub whole_word: bool,
-    /// How often each pair is written, masked differently
-    #[arg(long, value_name = "N", default_value_t = PairMasking::default().dupe_factor, help_heading = "Pairs without masks")]
-    pub dupe_factor: u32,
+    /// How often each pair is written, masked differently [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Pairs without masks")]
+    pub dupe_factor: Option<u32>,
     /// Folder to write, which must be new or empty
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: PathBuf,
@@ -266,6 +266,19 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
     print_counts(&counts, &options.out, start)
 }
 
+impl PrepareInstances {
+    /// How masks are drawn, if anything is said of that.
+    fn masking(&self) -> Option<PairMasking> {
+        let usual = PairMasking::default();
+        let is_given = self.masked_lm_prob.is_some() || self.whole_word || self.dupe_factor.is_some();
+        is_given.then(|| PairMasking {
+            probability: self.masked_lm_prob.unwrap_or(usual.probability),
+            whole_words: self.whole_word,
+            dupe_factor: self.dupe_factor.unwrap_or(usual.dupe_factor),
+        })
+    }
+}
+
 pub(super) fn run_prepare_instances(options: &PrepareInstances, common: &Common) -> anyhow::Result<()> {
     let start = Instant::now();
     let import = Import {
@@ -275,11 +288,7 @@ pub(super) fn run_prepare_instances(options: &PrepareInstances, common: &Common)
         out: options.out.clone(),
         sequence_length: options.seq_length,
         predictions: options.max_predictions,
-        masking: PairMasking {
-            probability: options.masked_lm_prob,
-            whole_words: options.whole_word,
-            dupe_factor: options.dupe_factor,
-        },
+        masking: options.masking(),
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
         threads: common.device().threads,
     };

@@ -1,6 +1,7 @@
 //! Parts of pictures against the whole ones as `zune-jpeg` decodes them.
 
 use std::fs;
+use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 
 use super::encoder::{Encoder, picture};
@@ -104,7 +105,7 @@ fn photos(folders: &[&str]) -> Vec<PathBuf> {
         .filter(|folder| folder.exists())
         .collect();
     if folders.is_empty() {
-        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        stderr().write_all(b"skipped: there is no ../shared/data beside the checkout\n").unwrap();
     }
     while let Some(folder) = folders.pop() {
         let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

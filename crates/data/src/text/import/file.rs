@@ -1,3 +1,5 @@
+//! Files of instances, whatever program made them.
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -55,12 +57,36 @@ pub(super) fn find(inputs: &[PathBuf]) -> Result<Vec<SourceFile>, DataError> {
             }
             Ok(())
         })?;
+        check_splits(input, &files[before..])?;
         if files.len() == before {
             let problem = format!("no file in it whose name contains `{}`", NAMES.join("`, `"));
             return Err(DataError::layout(input, problem, EXPECTED));
         }
     }
     Ok(files)
+}
+
+/// Errors: files to train on and held-out ones in one folder, as NVIDIA's scripts write them.
+fn check_splits(input: &Path, files: &[SourceFile]) -> Result<(), DataError> {
+    let of = |words: [&str; 2]| {
+        files.iter().find(|file| {
+            let inner = file.path.strip_prefix(input).unwrap_or(&file.path);
+            let mut folders = inner.parent().into_iter().flat_map(Path::components);
+            let name = inner.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+            name.contains(words[0]) || folders.any(|folder| folder.as_os_str() == words[1])
+        })
+    };
+    match (of(["_training_", "training"]), of(["_test_", "test"])) {
+        (Some(training), Some(test)) => {
+            let problem = format!(
+                "it holds files to train on and held-out ones: {} and {}",
+                training.path.display(),
+                test.path.display()
+            );
+            Err(DataError::layout(input, problem, "those to train on alone, and the others after --val"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a file's first bytes say.

@@ -15,10 +15,11 @@ use crate::tf_example::proto::Kind;
 use crate::{DataError, FilePosition};
 
 const EXPECTED: &str = "the six arrays of instances for BERT that NVIDIA's scripts write, undamaged";
-/// Rows that are read at a time.
-const ROWS: u64 = 8192;
+/// Numbers of an array that are read at a time.
+const BLOCK: usize = 1 << 19;
 
-/// The arrays of a file, none of which is read yet.
+/// The arrays of a file with `N` instances, none of which is read yet: `input_ids`, `input_mask`, `segment_ids` `[N, L]`,
+/// `masked_lm_positions`, `masked_lm_ids` `[N, P]`, `next_sentence_labels` `[N]`.
 pub(super) struct Arrays<'a> {
     path: &'a Path,
     rows: u64,
@@ -73,8 +74,9 @@ impl<'a> Arrays<'a> {
 
     /// Hands every instance to `each`.
     pub(super) fn each(&self, vocabulary_size: usize, each: Each) -> Result<(), DataError> {
-        for start in (0..self.rows).step_by(ROWS as usize) {
-            let end = self.rows.min(start + ROWS);
+        let rows = (BLOCK / self.shape.sequence_length.max(1)).max(1);
+        for start in (0..self.rows).step_by(rows) {
+            let end = self.rows.min(start + rows as u64);
             let blocks = self.arrays.iter().map(|array| array.rows(self.path, start, end));
             let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
             for row in 0..(end - start) as usize {

@@ -19,9 +19,12 @@ use super::prepare::{Notify, Progress, Stop, check_dupe_factor, count};
 use super::{Instance, InstanceOptions, Vocabulary};
 use crate::dataset::hex;
 use crate::new_folder::{Unfinished, create};
-use crate::record_shards::{MOST_SHARDS, ShardWriter};
+use crate::record_shards::ShardWriter;
 use crate::tf_example::{Flaw, flaw};
 use crate::{DataError, Purpose, Split, parallel};
+
+/// Files of a split, at most: all of them are open while they are read, and systems limit that.
+const MOST_PARTS: usize = 256;
 
 /// Instances of other programs, and where to bring them.
 ///
@@ -41,8 +44,8 @@ pub struct Import {
     pub sequence_length: Option<usize>,
     /// Most tokens of a sequence to predict; by default those of the first file, or 20 where it does not say how many.
     pub predictions: Option<usize>,
-    /// How tokens are masked where the files hold pairs of segments without masks.
-    pub masking: PairMasking,
+    /// How tokens are masked of pairs of segments without masks, where the default is not good enough: then there must be such pairs.
+    pub masking: Option<PairMasking>,
     /// Seed of those masks.
     pub seed: u64,
     /// Threads that read and write.
@@ -73,32 +76,33 @@ impl Import {
     /// What fails or is stopped leaves nothing behind.
     ///
     /// # Errors
-    /// Settings out of range; inputs without a file of instances; files that are damaged, were made with another vocabulary, or hold what is
-    /// longer than asked; a folder with content; a stop.
+    /// Settings out of range; inputs without a file of instances, or with files of both splits; files that are damaged, were made with
+    /// another vocabulary, or hold what is longer than asked; masks to draw where there are none to draw; a folder with content; a stop.
     pub fn run(&self, notify: Notify, stop: Stop) -> Result<Vec<(Split, SplitCounts)>, DataError> {
         let vocabulary = Vocabulary::open(&self.vocabulary)?;
         let splits = self.splits()?;
-        let shape = self.shape(&splits[0].1[0])?;
+        let limits = self.limits(&splits[0].1[0])?;
+        let (shape, masking) = (limits.shape, self.masking.unwrap_or_default());
         let instances = InstanceOptions {
             sequence_length: shape.sequence_length,
             max_predictions: shape.predictions,
-            masked_lm_probability: self.masking.probability,
-            whole_words: self.masking.whole_words,
+            masked_lm_probability: masking.probability,
+            whole_words: masking.whole_words,
             ..InstanceOptions::default()
         };
         instances.check()?;
-        check_dupe_factor(self.masking.dupe_factor)?;
-        let parts = splits[0].1.len().min(MOST_SHARDS);
-        let Self { seed, masking: PairMasking { dupe_factor, .. }, .. } = *self;
-        let settings = Settings { instances, dupe_factor, parts, heldout: 0.0, seed };
+        check_dupe_factor(masking.dupe_factor)?;
+        let parts = splits[0].1.len().min(MOST_PARTS);
+        let settings = Settings { instances, dupe_factor: masking.dupe_factor, parts, heldout: 0.0, seed: self.seed };
         let mut manifest = Manifest::new(Format::Tfrecord, settings, [0; 32], vocabulary.hash());
         manifest.origin = Origin::Instances;
 
         let unfinished = Unfinished::in_empty(&self.out)?;
         write_whole(&self.out.join(VOCABULARY_FILE), (vocabulary.tokens().join("\n") + "\n").as_bytes())?;
-        let work = Work { import: self, shape, instances, ids: Ids::of(&vocabulary), notify, stop };
+        let work = Work { import: self, limits, instances, masking, ids: Ids::of(&vocabulary), notify, stop };
         let mut hasher = Sha256::new();
         let mut first = 0;
+        let mut pairs = 0;
         let mut written = Vec::new();
         for (split, files) in &splits {
             let split_work = work.write(*split, files, first, parts)?;
@@ -110,15 +114,22 @@ impl Import {
                     "at least one",
                 ));
             }
+            pairs += split_work.iter().map(|part| part.pairs).sum::<u64>();
             written.push((*split, split_work.iter().map(|part| part.tokens).sum()));
             first += files.len();
         }
+        if self.masking.is_some() && pairs == 0 {
+            let problem = "all instances have masks already, so that none can be drawn as asked for";
+            return Err(DataError::layout(splits[0].1[0].path(), problem, "pairs of segments without masks"));
+        }
         manifest.text = hex(&hasher.finalize());
         for (split, tokens) in written {
+            work.go_on()?;
             let texts = SplitCounts { tokens, ..SplitCounts::default() };
             let counts = count::<InstanceOptions>(&self.out, &manifest, split, self.threads, texts)?;
             manifest.splits.insert(split, counts);
         }
+        work.go_on()?;
         manifest.write(&self.out)?;
         unfinished.keep();
         Ok(manifest.splits.into_iter().collect())
@@ -133,18 +144,40 @@ impl Import {
     }
 
     /// The lengths to write, given or found.
-    fn shape(&self, first: &SourceFile) -> Result<ExampleShape, DataError> {
-        let InstanceOptions { sequence_length, max_predictions: predictions, .. } = InstanceOptions::default();
-        let usual = ExampleShape { sequence_length, predictions };
+    fn limits(&self, first: &SourceFile) -> Result<Limits, DataError> {
         let found = match (self.sequence_length, self.predictions) {
-            (Some(_), Some(_)) => usual,
-            _ => first.shape()?.unwrap_or(usual),
+            (Some(sequence_length), Some(predictions)) => {
+                let shape = ExampleShape { sequence_length, predictions };
+                return Ok(Limits { shape, origin: "as asked for" });
+            }
+            _ => first.shape()?,
         };
-        Ok(ExampleShape {
+        let Some(found) = found else {
+            let given = self.sequence_length.map(|length| ("sequence length", length));
+            if let Some((name, value)) = given.or(self.predictions.map(|predictions| ("predictions", predictions))) {
+                let expected =
+                    "both lengths, as the files do not say any: 20 predictions for 128 tokens and 80 for 512 are usual";
+                return Err(DataError::option(name, value, expected));
+            }
+            let InstanceOptions { sequence_length, max_predictions: predictions, .. } = InstanceOptions::default();
+            return Ok(Limits {
+                shape: ExampleShape { sequence_length, predictions },
+                origin: "as usual; ask for more",
+            });
+        };
+        let shape = ExampleShape {
             sequence_length: self.sequence_length.unwrap_or(found.sequence_length),
             predictions: self.predictions.unwrap_or(found.predictions),
-        })
+        };
+        Ok(Limits { shape, origin: "as asked for, or as in the first file" })
     }
+}
+
+/// The lengths to write.
+struct Limits {
+    shape: ExampleShape,
+    /// Why it is these, in words.
+    origin: &'static str,
 }
 
 /// The tokens of a vocabulary, and their ids by name.
@@ -172,8 +205,9 @@ const OF_VOCABULARY: &str = "instances that were made with this vocabulary";
 
 struct Work<'a> {
     import: &'a Import,
-    shape: ExampleShape,
+    limits: Limits,
     instances: InstanceOptions,
+    masking: PairMasking,
     ids: Ids<'a>,
     notify: Notify<'a>,
     stop: Stop<'a>,
@@ -184,6 +218,8 @@ struct Part {
     /// SHA-256 of the files it was made of.
     hash: [u8; 32],
     instances: u64,
+    /// Pairs without masks that were read.
+    pairs: u64,
     /// Without special ones.
     tokens: u64,
 }
@@ -199,7 +235,7 @@ impl Work<'_> {
         parallel::try_map(parts, self.import.threads, |part| {
             let mut shard = ShardWriter::create(names[part].clone())?;
             let mut hasher = Sha256::new();
-            let mut written = Part { hash: [0; 32], instances: 0, tokens: 0 };
+            let mut written = Part { hash: [0; 32], instances: 0, pairs: 0, tokens: 0 };
             for number in (part..files.len()).step_by(parts) {
                 hash_file(files[number].path(), &mut hasher)?;
                 self.write_file(&files[number], (first + number) as u64, &mut shard, &mut written)?;
@@ -209,6 +245,11 @@ impl Work<'_> {
             shard.finish()?;
             Ok(Part { hash: hasher.finalize().into(), ..written })
         })
+    }
+
+    /// Errors: a stop that was asked for.
+    fn go_on(&self) -> Result<(), DataError> {
+        if (self.stop)() { Err(DataError::Stopped { path: self.import.out.clone() }) } else { Ok(()) }
     }
 
     /// Writes the instances of a file and adds them to what was `written`.
@@ -222,16 +263,15 @@ impl Work<'_> {
         let specials = self.ids.vocabulary.specials();
         let mut places = 0;
         file.each(&self.ids, &mut |place, found| {
-            if (self.stop)() {
-                return Err(DataError::Stopped { path: self.import.out.clone() });
-            }
+            self.go_on()?;
+            written.pairs += u64::from(matches!(found, Found::Pair { .. }));
             // No file has 2^40 instances.
             let stream = number << 40 | places;
             places += 1;
             for instance in self.masked(found, stream) {
                 let checked = self.check(&instance);
                 checked.map_err(|flaw| DataError::content(file.path(), place, flaw.problem, flaw.expected))?;
-                shard.add(&instance.encode(self.shape))?;
+                shard.add(&instance.encode(self.limits.shape))?;
                 written.instances += 1;
                 let words = instance.original_tokens().into_iter().filter(|&id| !specials.is_structure(id));
                 written.tokens += words.count() as u64;
@@ -252,21 +292,19 @@ impl Work<'_> {
             let masked = self.instances.masking().apply(&mut tokens, self.ids.vocabulary, &mut rng);
             Instance { tokens, segments, masked, random_next }
         };
-        (0..self.import.masking.dupe_factor).map(draw).collect()
+        (0..self.masking.dupe_factor).map(draw).collect()
     }
 
     /// Errors: more than fits; tokens that are no sequence in this vocabulary.
     fn check(&self, instance: &Instance) -> Result<(), Flaw> {
-        let ExampleShape { sequence_length, predictions } = self.shape;
+        let Limits { shape: ExampleShape { sequence_length, predictions }, origin } = self.limits;
         let (length, masked) = (instance.tokens.len(), instance.masked.len());
         if length > sequence_length {
-            return Err(flaw(
-                format!("a sequence of {length} tokens"),
-                format!("at most {sequence_length}, as asked for"),
-            ));
+            let problem = format!("a sequence of {length} tokens");
+            return Err(flaw(problem, format!("at most {sequence_length}, {origin}")));
         }
         if masked > predictions {
-            return Err(flaw(format!("{masked} tokens to predict"), format!("at most {predictions}, as asked for")));
+            return Err(flaw(format!("{masked} tokens to predict"), format!("at most {predictions}, {origin}")));
         }
         let (vocabulary, specials) = (self.ids.vocabulary, self.ids.vocabulary.specials());
         let tokens = instance.original_tokens();

@@ -11,7 +11,7 @@ use hdf5_reader::group::Group;
 use hdf5_reader::{Dataset, Datatype};
 use safetensors::Dtype;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
@@ -45,7 +45,8 @@ pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, C
     if groups.iter().any(|name| name == LAYERS) {
         layers = layers.group(LAYERS).map_err(|error| damaged(error.to_string()))?;
     }
-    let mut found = Found { path, tensors: BTreeMap::new() };
+    let bytes = fs::metadata(path).map_err(|source| CheckpointError::reading(path, source))?.len();
+    let mut found = Found { path, bytes, tensors: BTreeMap::new() };
     for layer in layers.groups().map_err(|error| damaged(error.to_string()))? {
         found.collect(&layer, "", MAX_DEPTH)?;
     }
@@ -57,6 +58,8 @@ pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, C
 
 struct Found<'a> {
     path: &'a Path,
+    /// Of the whole file.
+    bytes: u64,
     tensors: BTreeMap<String, NamedTensor<'static>>,
 }
 
@@ -71,7 +74,7 @@ impl Found<'_> {
         }
         for array in arrays {
             let name = format!("{scope}{}", array.name().strip_suffix(OUTPUT).unwrap_or(array.name()));
-            let tensor = read(&array, &name).map_err(|reason| self.problem(&name, reason))?;
+            let tensor = read(&array, &name, self.bytes).map_err(|reason| self.problem(&name, reason))?;
             if self.tensors.get(&name).is_some_and(|before| *before != tensor) {
                 return Err(self.problem(&name, "two layers store different variables of that name".to_owned()));
             }
@@ -85,10 +88,15 @@ impl Found<'_> {
     }
 }
 
-fn read(array: &Dataset, name: &str) -> Result<NamedTensor<'static>, String> {
+/// Reads an array of a file of `file_bytes`, in which arrays that are not compressed must have room.
+fn read(array: &Dataset, name: &str, file_bytes: u64) -> Result<NamedTensor<'static>, String> {
     let dtype = dtype(array.dtype()).ok_or("has elements that are neither integers nor floating-point numbers")?;
     let shape: Result<Vec<usize>, _> = array.shape().iter().map(|&size| usize::try_from(size)).collect();
     let shape = shape.map_err(|_| format!("its shape {:?} is impossible", array.shape()))?;
+    let bytes = array.raw_byte_len().map_err(|error| error.to_string())?;
+    if array.chunks().is_none() && bytes as u64 > file_bytes {
+        return Err(format!("its {bytes} bytes do not lie within the {file_bytes} of the file"));
+    }
     let data = array.read_native_bytes().map_err(|error| error.to_string())?;
     NamedTensor::new(name, dtype, shape, data).map_err(|error| error.to_string())
 }

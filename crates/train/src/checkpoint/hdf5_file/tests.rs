@@ -1,6 +1,6 @@
 //! Files that Keras wrote give the tensors that PyTorch has; damaged ones give one error and nothing else.
 
-use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
+use crate::checkpoint::{NamedTensor, WeightOptions, is_tensorflow, load_weights};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,16 @@ fn load(path: &Path) -> Vec<NamedTensor<'static>> {
     let mut tensors = load_weights(path, WeightOptions::default()).unwrap();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     tensors
+}
+
+#[test]
+fn they_are_files_of_tensorflow() {
+    for path in ["nvidia", "nvidia/generator", "huggingface/discriminator/tf_model.h5"] {
+        assert!(is_tensorflow(&fixture(path)).unwrap(), "{path}");
+    }
+    for path in ["expected", "expected/generator", "expected/generator/model.safetensors"] {
+        assert!(!is_tensorflow(&fixture(path)).unwrap(), "{path}");
+    }
 }
 
 /// In one file, in a folder with its configuration, and as the two networks of one model.

@@ -22,7 +22,6 @@ use bessemer_data::tfrecord::masked_crc;
 use names::named_variables;
 use objects::model_variables;
 pub(super) use place::find_prefix;
-pub(crate) use place::is_tensorflow;
 use prost::Message;
 use proto::{BundleEntryProto, BundleHeaderProto, TrackableObjectGraph, element};
 use safetensors::Dtype;

@@ -14,14 +14,6 @@ const MAX_NEWEST_BYTES: u64 = 1 << 20;
 const SAVED_MODEL_FILE: &str = "saved_model.pb";
 const VARIABLES: &str = "variables/variables";
 
-/// Whether a path is a checkpoint of TensorFlow by what it is called, or by what lies in it.
-///
-/// # Errors
-/// As [`find_prefix`].
-pub(crate) fn is_tensorflow(path: &Path) -> Result<bool, CheckpointError> {
-    Ok(find_prefix(path)?.is_some())
-}
-
 /// The prefix of the files of the checkpoint that a path stands for: the prefix itself, one of its files, a SavedModel, or a folder
 /// with a file `checkpoint` or one index. `None` for a path that is nothing of TensorFlow.
 ///

@@ -3,7 +3,7 @@
 use super::detector::Detector;
 use super::infer::ObjectPredictor;
 use super::kind::DetectorKind;
-use super::{Detection, samples};
+use super::{Detection, samples, sources};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -13,7 +13,8 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
 use crate::tasks::family::{
-    Benchmark, BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
+    Benchmark, BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, ObjectSamples, Recognised,
+    SampleInfo,
 };
 use crate::tasks::frames::Annotator;
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -58,6 +59,12 @@ impl Family for Detectors {
 
     fn detects_objects(&self) -> bool {
         true
+    }
+
+    fn object_samples(&self, recipe: &Recipe, split: Split) -> Result<Option<ObjectSamples>, TrainError> {
+        let settings = self.0.settings(recipe)?;
+        let options = sources::options(&settings, split, settings.category_ids.into(), settings.has_masks());
+        Ok(Some(ObjectSamples { options, max_objects: settings.layout.max_objects }))
     }
 
     fn names(&self) -> &'static WeightNames {

@@ -85,14 +85,13 @@ fn open(
     split: Split,
     numbering: Numbering,
 ) -> Result<Arc<CocoSet>, TrainError> {
-    let options = CocoOptions {
-        framing: settings.framing(split),
-        numbering,
-        exif: settings.exif,
-        masks: settings.has_masks() && !matches!(files, CocoSource::Unannotated { .. }),
-        threads: threads(),
-    };
-    Ok(Arc::new(CocoSet::open(files, &options)?))
+    let masks = settings.has_masks() && !matches!(files, CocoSource::Unannotated { .. });
+    Ok(Arc::new(CocoSet::open(files, &options(settings, split, numbering, masks))?))
+}
+
+/// How images of a split are read.
+pub(super) fn options(settings: &DetectorSettings, split: Split, numbering: Numbering, masks: bool) -> CocoOptions {
+    CocoOptions { framing: settings.framing(split), numbering, exif: settings.exif, masks, threads: threads() }
 }
 
 /// Which classes the categories of a set to evaluate on are: those of the same names, where the classes of the model have names.
