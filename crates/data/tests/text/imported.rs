@@ -246,7 +246,7 @@ fn damaged_files_are_refused() {
         let out = folder.path().join("out");
         let attempt = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            let result = run(&import(&[path.clone()], &out));
+            let result = run(&import(std::slice::from_ref(&path), &out));
             match &result {
                 Ok(_) => fs::remove_dir_all(&out).unwrap(),
                 Err(error) => {
