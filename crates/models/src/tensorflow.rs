@@ -3,13 +3,14 @@
 //! | family | names |
 //! |---|---|
 //! | ResNet | `resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel`: NVIDIA's sample for TensorFlow 1 |
-//! | EfficientNet, also as the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's samples for TensorFlow 2 |
-//! | Mask R-CNN | `mrcnn/resnet50/bottleneck_group/...`, `mrcnn/fpn/l2/kernel`: NVIDIA's sample for TensorFlow 2, its backbone alone |
+//! | EfficientNet, and the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's samples for TensorFlow 2 |
+//! | EfficientDet | `fpn_cells/cell_0/fnode0/WSM`, `class_net/class-0/depthwise_kernel`: NVIDIA's and Google's for TensorFlow 2 |
+//! | Mask R-CNN | `mrcnn/resnet50/bottleneck_group/...`, `mrcnn/fpn/l2/kernel`: NVIDIA's sample for TensorFlow 2 |
 //! | BERT, ELECTRA | `bert/encoder/layer_0/...`, `electra/encoder/layer_0/...`, `generator/...`: Google's; `layer_._0`: those of Keras |
 //!
 //! Other parts may stand before a name, such as that of a model around it.
 
-use crate::{bert, classifier, electra, maskrcnn};
+use crate::{bert, classifier, efficientdet, electra, maskrcnn};
 
 /// How the elements of a tensor are ordered in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +23,33 @@ pub enum Layout {
     /// The kernel of a depthwise convolution in TensorFlow, `[KH, KW, C, M]` for `M` results of each channel, which is
     /// `[C * M, 1, KH, KW]` in PyTorch.
     DepthwiseKernel,
+    /// The kernel of a dense layer whose inputs are those of an image of this height and width, `[H * W * C, out]`: in PyTorch, whose images
+    /// are `[C, H, W]`, it is `[out, C * H * W]`.
+    KernelOfImage([usize; 2]),
+    /// One number, which is this element of a vector in PyTorch.
+    Element(usize),
 }
 
 impl Layout {
-    /// The axes of the file in PyTorch's order, and the sizes there; a tensor with another number of axes than the layout is
-    /// about has [`Layout::Torch`].
-    fn axes(self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    /// Sizes of the axes to put into another order, that order, and the sizes that the tensor then has in PyTorch; a tensor with another
+    /// number of axes than the layout is about, or of other sizes, has [`Layout::Torch`].
+    fn axes(self, shape: &[usize]) -> (Vec<usize>, Vec<usize>, Vec<usize>) {
         let axes: &[usize] = match (self, shape.len()) {
             (Self::Kernel, 2) => &[1, 0],
             (Self::Kernel, 4) => &[3, 2, 0, 1],
             (Self::DepthwiseKernel, 4) => &[2, 3, 0, 1],
-            _ => return ((0..shape.len()).collect(), shape.to_vec()),
+            (Self::KernelOfImage([height, width]), 2) if shape[0].is_multiple_of((height * width).max(1)) => {
+                let channels = shape[0] / (height * width).max(1);
+                return (vec![height, width, channels, shape[1]], vec![3, 2, 0, 1], vec![shape[1], shape[0]]);
+            }
+            _ => return (shape.to_vec(), (0..shape.len()).collect(), shape.to_vec()),
         };
         let mut sizes: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
         if self == Self::DepthwiseKernel {
             sizes[0] = shape[2].saturating_mul(shape[3]);
             sizes[1] = 1;
         }
-        (axes.to_vec(), sizes)
+        (shape.to_vec(), axes.to_vec(), sizes)
     }
 
     /// Brings a tensor of this layout into PyTorch's: the sizes of its axes, and its elements in row-major order. An element is
@@ -49,7 +59,7 @@ impl Layout {
     /// If the data do not fill the shape.
     pub fn to_torch<T: Copy>(self, shape: &[usize], width: usize, data: &[T]) -> (Vec<usize>, Vec<T>) {
         assert_eq!(shape.iter().product::<usize>() * width, data.len(), "the data fill the shape");
-        let (axes, sizes) = self.axes(shape);
+        let (shape, axes, sizes) = self.axes(shape);
         let mut strides = vec![width; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis];
@@ -82,9 +92,22 @@ pub struct FileName {
     pub layout: Layout,
 }
 
-/// Reads the name of a variable; `None` for names that are no model's of the zoo.
+/// Reads the names of all variables of a checkpoint; `None` for names that are no model's of the zoo.
+pub fn read_all<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Option<FileName>> {
+    let mut names: Vec<Option<FileName>> = names.into_iter().map(read).collect();
+    efficientdet::complete(names.iter_mut().flatten());
+    names
+}
+
+/// Reads the name of a variable, whatever others there are; `None` for names that are no model's of the zoo.
 pub fn read(name: &str) -> Option<FileName> {
-    let families = [classifier::of_tensorflow, maskrcnn::of_tensorflow, bert::of_tensorflow, electra::of_tensorflow];
+    let families = [
+        classifier::of_tensorflow,
+        efficientdet::of_tensorflow,
+        maskrcnn::of_tensorflow,
+        bert::of_tensorflow,
+        electra::of_tensorflow,
+    ];
     let mut starts = std::iter::once(0).chain(name.match_indices('/').map(|(slash, _)| slash + 1));
     starts.find_map(|start| {
         let (before, rest) = name.split_at(start);
@@ -93,8 +116,9 @@ pub fn read(name: &str) -> Option<FileName> {
 }
 
 /// The tensor of a layer that is called so in Keras: its name here, and its layout.
-const VARIABLES: [(&str, &str, Layout); 8] = [
+const VARIABLES: [(&str, &str, Layout); 9] = [
     ("kernel", "weight", Layout::Kernel),
+    ("pointwise_kernel", "weight", Layout::Kernel),
     ("depthwise_kernel", "weight", Layout::DepthwiseKernel),
     ("bias", "bias", Layout::Torch),
     ("gamma", "weight", Layout::Torch),
@@ -163,6 +187,16 @@ mod tests {
         let (shape, data) = Layout::DepthwiseKernel.to_torch(&[3, 2, 2, 2], 1, &convolution);
         assert_eq!(shape, [4, 1, 3, 2]);
         assert_eq!(data[6..12], [1, 5, 9, 13, 17, 21], "the second result of the first channel");
+
+        // [H * W * C, out] = [2 * 3 * 2, 2]: the element of pixel p, channel c and output o is 4 p + 2 c + o.
+        let (shape, data) = Layout::KernelOfImage([2, 3]).to_torch(&[12, 2], 1, &convolution);
+        assert_eq!(shape, [2, 12]);
+        assert_eq!(data[..12], [0, 4, 8, 12, 16, 20, 2, 6, 10, 14, 18, 22]);
+        assert_eq!(
+            Layout::KernelOfImage([5, 3]).to_torch(&[12, 2], 1, &convolution).0,
+            [12, 2],
+            "it is none of that image"
+        );
     }
 
     #[test]

@@ -141,9 +141,10 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         Some(name) => registry::find(name)?,
         None => registry::recognise(&tensors, &origin)?,
     };
-    let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
+    let (is_tensorflow, vocabulary) = (is_tensorflow(input)?, vocabulary_of(input)?);
+    let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, is_tensorflow, vocabulary };
     if let Some(from) = options.from
-        && (from == Names::TensorFlow) != is_tensorflow(input)?
+        && (from == Names::TensorFlow) != is_tensorflow
     {
         let is = if from == Names::TensorFlow { "is no" } else { "is a" };
         let allowed = format!("{} {is} checkpoint of TensorFlow", trained.origin);

@@ -1,6 +1,8 @@
 //! Trained weights as they are on disk, with the recipe that made them.
 
-use crate::checkpoint::{MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, load_weights};
+use crate::checkpoint::{
+    MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, is_tensorflow, load_weights,
+};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::family::Family;
@@ -33,6 +35,8 @@ pub struct LoadedWeights {
     pub origin: String,
     /// How the run that made the weights was set up, where they come from one.
     pub recipe: Option<Recipe>,
+    /// Whether TensorFlow wrote them.
+    pub is_tensorflow: bool,
     /// The vocabulary that they were trained with, where their run or folder says it.
     pub vocabulary: Option<VocabularyIdentity>,
 }
@@ -54,7 +58,10 @@ impl LoadedWeights {
                 let allowed = format!("{origin} holds {}", recipe.model.name);
                 Err(TrainError::setting("the model", name, allowed))
             }
-            recipe => Ok(Self { family, tensors, origin, recipe, vocabulary: vocabulary_of(weights)? }),
+            recipe => {
+                let (is_tensorflow, vocabulary) = (is_tensorflow(weights)?, vocabulary_of(weights)?);
+                Ok(Self { family, tensors, origin, recipe, is_tensorflow, vocabulary })
+            }
         }
     }
 }

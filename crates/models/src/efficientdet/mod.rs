@@ -16,6 +16,7 @@ pub use config::{
     AnchorOptions, CANVAS_MULTIPLE, DetectionOptions, DetectorOptions, EdgeWeights, LossOptions, Size, SuppressionKind,
 };
 pub use names::NAMES;
+pub(crate) use names::{complete, of_tensorflow};
 pub use zoo::{DetectorSpec, ZOO, find};
 
 use crate::detector::{Objects, total};

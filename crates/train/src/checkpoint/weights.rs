@@ -8,8 +8,9 @@ use super::tensorflow_file::{find_prefix, read_tensorflow_file};
 use super::torch_file::{is_torch_file, read_torch_file};
 use super::{CONFIG_FILE, EMA_FILE, KERAS_MODEL_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
 use crate::tasks::registry;
-use bessemer_models::tensorflow::{self, FileName};
+use bessemer_models::tensorflow::{self, FileName, Layout};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -102,7 +103,7 @@ fn prepare_all(
     file: &Path,
     options: WeightOptions,
 ) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    tensors.into_iter().map(|tensor| prepare(tensor, file, options)).collect()
+    in_own_form(tensors).into_iter().map(|tensor| prepare(tensor, file, options)).collect()
 }
 
 fn prepare(
@@ -115,7 +116,6 @@ fn prepare(
         tensor: tensor.to_owned(),
         reason,
     };
-    let tensor = in_own_form(tensor);
     if options.reject_non_finite
         && let Some(index) = tensor.first_non_finite()
     {
@@ -128,14 +128,46 @@ fn prepare(
     Ok(tensor)
 }
 
-/// A tensor that has a name of TensorFlow's under its name here, in PyTorch's layout; others as they are.
-fn in_own_form(tensor: NamedTensor<'static>) -> NamedTensor<'static> {
-    let Some(FileName { canonical: name, layout }) = tensorflow::read(&tensor.name) else { return tensor };
-    if layout == tensorflow::Layout::Torch {
+/// Tensors that have names of TensorFlow's under their names here, in PyTorch's layout; others as they are.
+fn in_own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
+    let names = tensorflow::read_all(tensors.iter().map(|tensor| tensor.name.as_str()));
+    let mut own = Vec::with_capacity(tensors.len());
+    let mut vectors: BTreeMap<String, BTreeMap<usize, NamedTensor<'static>>> = BTreeMap::new();
+    for (tensor, name) in tensors.into_iter().zip(names) {
+        match name {
+            None => own.push(tensor),
+            Some(FileName { canonical, layout: Layout::Element(place) }) => {
+                vectors.entry(canonical).or_default().insert(place, tensor);
+            }
+            Some(FileName { canonical, layout }) => own.push(renamed(tensor, canonical, layout)),
+        }
+    }
+    own.extend(vectors.into_iter().flat_map(|(name, elements)| joined(name, elements)));
+    own
+}
+
+fn renamed(tensor: NamedTensor<'static>, name: String, layout: Layout) -> NamedTensor<'static> {
+    if layout == Layout::Torch {
         return NamedTensor { name, ..tensor };
     }
     let (shape, data) = layout.to_torch(&tensor.shape, tensor.dtype.bitsize() / 8, &tensor.data);
     NamedTensor { name, shape, data: Cow::Owned(data), ..tensor }
+}
+
+/// The vector of some numbers, by their places in it; what is no vector stays as it is.
+fn joined(name: String, elements: BTreeMap<usize, NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
+    let dtype = elements.values().next().map(|first| first.dtype);
+    let is_vector = elements
+        .iter()
+        .enumerate()
+        .all(|(place, (number, element))| place == *number && element.shape.is_empty() && Some(element.dtype) == dtype);
+    match dtype {
+        Some(dtype) if is_vector => {
+            let data: Vec<u8> = elements.values().flat_map(|element| element.data.iter().copied()).collect();
+            vec![NamedTensor { name, dtype, shape: vec![elements.len()], data: Cow::Owned(data) }]
+        }
+        _ => elements.into_values().collect(),
+    }
 }
 
 fn is_float(tensor: &NamedTensor<'_>) -> bool {

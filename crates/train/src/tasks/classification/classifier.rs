@@ -2,7 +2,7 @@
 
 use super::model_options;
 use super::recipe::ClassifierRecipe;
-use crate::checkpoint::{NamedTensor, is_tensorflow};
+use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::{Override, Recipe};
@@ -58,7 +58,7 @@ impl Classifier {
     pub(super) fn of(name: &str, weights: &Path, trained: LoadedWeights) -> Result<Self, TrainError> {
         match trained.recipe.clone() {
             Some(recipe) => Self::of_run(&recipe, read_classes(weights)?, trained),
-            None => Self::published(name, is_tensorflow(weights)?, trained),
+            None => Self::published(name, trained),
         }
     }
 
@@ -72,10 +72,10 @@ impl Classifier {
     }
 
     /// In torchvision's form, or for a ResNet of TensorFlow in that of the recipe of NVIDIA's sample.
-    fn published(name: &str, is_tensorflow: bool, trained: LoadedWeights) -> Result<Self, TrainError> {
+    fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
         let spec = find(name)?;
         let is_resnet = matches!(spec.architecture, Architecture::ResNet { .. });
-        if is_resnet && is_tensorflow {
+        if is_resnet && trained.is_tensorflow {
             let classes =
                 classes_of(&trained.tensors).map(|classes| Override::new("model.num_classes", classes as i64));
             let overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", name)]).collect();
@@ -169,8 +169,9 @@ mod tests {
         let of = |is_tensorflow| {
             let tensors = vec![NamedTensor::from_f32("fc.bias", vec![1001], &[0.0; 1001]).unwrap()];
             let family = registry::find("resnet50").unwrap().family();
-            let trained = LoadedWeights { family, tensors, origin: "W".to_owned(), recipe: None, vocabulary: None };
-            Classifier::published("resnet50", is_tensorflow, trained).unwrap()
+            let origin = "W".to_owned();
+            let trained = LoadedWeights { family, tensors, origin, recipe: None, is_tensorflow, vocabulary: None };
+            Classifier::published("resnet50", trained).unwrap()
         };
         let classifier = of(true);
         assert_eq!((classifier.options.num_classes, classifier.num_classes()), (1001, 1000));

@@ -64,7 +64,7 @@ impl Detector {
         let trained = LoadedWeights::load(name, weights, which)?;
         let recipe = match trained.recipe.clone() {
             Some(recipe) => recipe,
-            None => kind.recipe_of_file(name, &trained.tensors)?,
+            None => kind.recipe_of_file(name, &trained.tensors, trained.is_tensorflow)?,
         };
         let categories = if trained.recipe.is_some() { read_categories(weights)? } else { None };
         Ok(Self { kind, settings: kind.settings(&recipe)?, recipe, categories, trained })
@@ -118,7 +118,7 @@ pub(super) fn initial_weights(
         let name = match is_detector {
             true => name,
             false if classifier.iter().any(|part| name.starts_with(part)) || names.ignores(&name) => continue,
-            false => format!("{backbone}.{name}"),
+            false => format!("{backbone}.{}", rules.in_backbone(&name)),
         };
         let other_classes =
             |drawn: &NamedTensor<'_>| drawn.shape != tensor.shape && of_classes.contains(&name.as_str());

@@ -167,7 +167,7 @@ impl Family for Detectors {
         form.check_without_tokens(model)?;
         let recipe = match &trained.recipe {
             Some(recipe) => recipe.clone(),
-            None => self.0.recipe_of_file(model, &trained.tensors)?,
+            None => self.0.recipe_of_file(model, &trained.tensors, trained.is_tensorflow)?,
         };
         let model = match form.outputs.unwrap_or_default() {
             DetectorOutputs::Detections => {

@@ -102,11 +102,16 @@ pub(super) trait DetectorKind: Sync {
     /// What a recipe leaves untrained, in words; `None` for nothing.
     fn frozen_parts(&self, recipe: &Recipe) -> Option<String>;
 
-    /// The recipe of a model whose weights come as a file alone.
+    /// The recipe of a model whose weights come as a file alone, which TensorFlow may have written.
     ///
     /// # Errors
     /// A model of another kind.
-    fn recipe_of_file(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Recipe, TrainError>;
+    fn recipe_of_file(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        is_tensorflow: bool,
+    ) -> Result<Recipe, TrainError>;
 
     /// The published form of a model, with as many classes as its weights have; `None` where they are not of the kind.
     fn model_for(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Option<Model>;
@@ -203,6 +208,13 @@ pub(super) struct DetectorWeights {
     pub of_classes: &'static [&'static str],
     /// What is drawn at random beside the backbone of a classifier, in words.
     pub rest: &'static str,
+}
+
+impl DetectorWeights {
+    /// What a tensor of the backbone is called in a classifier.
+    pub(super) fn in_backbone<'a>(&self, canonical: &'a str) -> &'a str {
+        canonical.strip_prefix(self.backbone).and_then(|rest| rest.strip_prefix('.')).unwrap_or(canonical)
+    }
 }
 
 /// Objects of an image that is measured, at most: half of them, the mean, is about as many as an image of COCO has.

@@ -108,7 +108,7 @@ impl Task for Detection {
 
     fn has_part(&self, given: &[NamedTensor<'_>]) -> bool {
         let rules = self.kind.weights();
-        given.iter().any(|tensor| rules.names.canonical(&tensor.name) == rules.stem)
+        given.iter().any(|tensor| rules.in_backbone(&rules.names.canonical(&tensor.name)) == rules.stem)
     }
 
     fn initial_weights(
@@ -162,7 +162,7 @@ impl Detection {
     ) -> Result<Vec<String>, TrainError> {
         let trained = match origin.recipe {
             Some(recipe) => recipe.clone(),
-            None => self.kind.recipe_of_file(&self.recipe.model.name, given)?,
+            None => self.kind.recipe_of_file(&self.recipe.model.name, given, origin.is_tensorflow)?,
         };
         let (trained, asked) = (trained.to_table(), self.recipe.to_table());
         let different = CONVENTIONS.into_iter().filter_map(|path| {

@@ -23,7 +23,7 @@ pub(crate) struct Weights<'a> {
 
 impl LoadedWeights {
     pub(crate) fn weights(&self) -> Weights<'_> {
-        let Self { family, tensors, origin, recipe, vocabulary } = self;
+        let Self { family, tensors, origin, recipe, vocabulary, is_tensorflow: _ } = self;
         Weights { family: *family, tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
     }
 }

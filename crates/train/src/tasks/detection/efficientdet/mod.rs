@@ -182,20 +182,27 @@ impl DetectorKind for EfficientDet {
         frozen(model.freeze_at, false)
     }
 
-    /// In the form of the package `effdet`, which files of weights alone come from.
-    fn recipe_of_file(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Recipe, TrainError> {
+    /// In the form of the package `effdet`, or for a checkpoint of TensorFlow in that of NVIDIA's recipe.
+    fn recipe_of_file(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        is_tensorflow: bool,
+    ) -> Result<Recipe, TrainError> {
         let spec = efficientdet::find(model)?;
-        let mut overrides = vec![
-            Override::new("model.name", model),
+        let classes = classes_of(spec, tensors).map(|classes| Override::new("model.num_classes", classes as i64));
+        let mut overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", model)]).collect();
+        if is_tensorflow {
+            return Ok(Recipe::load(spec.recipe, &overrides)?);
+        }
+        overrides.extend([
             Override::new("model.edge_weights", "positive"),
             Override::new("model.normalise_twice", false),
             Override::new("data.resampling", "antialias"),
             Override::new("detection.suppression", "hard"),
             Override::new("detection.score_floor", 0.0),
             Override::new("detection.clip", true),
-        ];
-        let classes = classes_of(spec, tensors);
-        overrides.extend(classes.map(|classes| Override::new("model.num_classes", classes as i64)));
+        ]);
         Ok(Recipe::load(spec.recipe, &overrides)?)
     }
 
@@ -249,7 +256,7 @@ mod tests {
     #[test]
     fn files_are_of_the_form_of_effdet() {
         for spec in &ZOO {
-            let recipe = EfficientDet.recipe_of_file(spec.name, &[]).unwrap();
+            let recipe = EfficientDet.recipe_of_file(spec.name, &[], false).unwrap();
             assert_eq!(model::detection(&recipe).unwrap(), DetectionOptions::default());
             let DetectorOptions { edges, normalise_twice, .. } = model::options(&recipe).unwrap();
             let published = spec.options();

@@ -227,9 +227,20 @@ impl DetectorKind for MaskRcnn {
         frozen(model.freeze_at, model.frozen_norms)
     }
 
-    /// In the form of torchvision, whose published weights are used without an epsilon in the norms.
-    fn recipe_of_file(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Recipe, TrainError> {
+    /// In the form of torchvision, whose published weights are used without an epsilon in the norms, or in NVIDIA's.
+    fn recipe_of_file(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        is_tensorflow: bool,
+    ) -> Result<Recipe, TrainError> {
         let spec = maskrcnn::find(model)?;
+        if is_tensorflow {
+            let mut overrides = vec![Override::new("model.name", model), Override::new("model.flavour", "nvidia")];
+            let classes = classes_of(tensors);
+            overrides.extend(classes.map(|classes| Override::new("model.num_classes", classes as i64)));
+            return Ok(Recipe::load(spec.recipe, &overrides)?);
+        }
         let is_published = tensors.iter().any(|tensor| tensor.name == OF_PUBLISHED_FILE);
         let options = spec.options(Flavour::Torchvision);
         let detection = DetectionOptions::new(Flavour::Torchvision);
@@ -284,4 +295,23 @@ impl DetectorKind for MaskRcnn {
 /// Classes of the layer that predicts them.
 fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
     tensors.iter().find(|tensor| NAMES.canonical(&tensor.name) == CLASS_BIAS)?.shape.first().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_data::Split;
+
+    #[test]
+    fn files_are_taken_in_the_form_of_who_publishes_them() {
+        let of = |is_tensorflow| {
+            let bias = NamedTensor::from_f32(CLASS_BIAS, vec![7], &[0.0; 7]).unwrap();
+            let recipe = MaskRcnn.recipe_of_file("mask-rcnn", &[bias], is_tensorflow).unwrap();
+            let MaskRcnnRecipe { model, .. } = recipe.own().unwrap();
+            let settings = MaskRcnn.settings(&recipe).unwrap();
+            (model.flavour, model.num_classes, settings.framing(Split::Val).canvases)
+        };
+        assert_eq!(of(true), (Flavour::Nvidia, 7, vec![[832, 1344]]));
+        assert_eq!(of(false), (Flavour::Torchvision, 7, vec![[800, 1344], [1344, 800]]));
+    }
 }
