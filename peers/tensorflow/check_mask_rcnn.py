@@ -112,6 +112,8 @@ def check(folder):
         errors.append([distance(nearest), abs(nearest["score"] - score), different.sum()])
     box, score, pixels = np.max(errors, axis=0)
     print(f"{count} detections; largest differences: box {box:.1e} pixels, score {score:.1e}, mask {pixels:.0f} pixels")
+    if ours or box > 0.01 or score > 1e-4 or pixels > 10:
+        sys.exit(f"too much, or detections that the sample has not: {len(ours)}")
 
 
 if __name__ == "__main__":

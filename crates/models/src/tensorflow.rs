@@ -4,7 +4,7 @@
 //! |---|---|
 //! | ResNet | `resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel`: NVIDIA's sample for TensorFlow 1 |
 //! | EfficientNet, and the backbone of an EfficientDet | `stack_1/block_0/expand_conv2d/kernel`: NVIDIA's samples for TensorFlow 2 |
-//! | EfficientDet | `fpn_cells/cell_0/fnode0/WSM`, `class_net/class-0/depthwise_kernel`: NVIDIA's and Google's for TensorFlow 2 |
+//! | EfficientDet | `fpn_cells/cell_0/fnode0/WSM`, `class_net/class-0/depthwise_kernel`: NVIDIA's sample for TensorFlow 2 |
 //! | Mask R-CNN | `mrcnn/resnet50/bottleneck_group/...`, `mrcnn/fpn/l2/kernel`: NVIDIA's sample for TensorFlow 2 |
 //! | BERT, ELECTRA | `bert/encoder/layer_0/...`, `electra/encoder/layer_0/...`, `generator/...`: Google's; `layer_._0`: those of Keras |
 //!
@@ -38,8 +38,10 @@ impl Layout {
             (Self::Kernel, 2) => &[1, 0],
             (Self::Kernel, 4) => &[3, 2, 0, 1],
             (Self::DepthwiseKernel, 4) => &[2, 3, 0, 1],
-            (Self::KernelOfImage([height, width]), 2) if shape[0].is_multiple_of((height * width).max(1)) => {
-                let channels = shape[0] / (height * width).max(1);
+            (Self::KernelOfImage([height, width]), 2)
+                if height * width > 0 && shape[0].is_multiple_of(height * width) =>
+            {
+                let channels = shape[0] / (height * width);
                 return (vec![height, width, channels, shape[1]], vec![3, 2, 0, 1], vec![shape[1], shape[0]]);
             }
             _ => return (shape.to_vec(), (0..shape.len()).collect(), shape.to_vec()),
@@ -192,6 +194,7 @@ mod tests {
         let (shape, data) = Layout::KernelOfImage([2, 3]).to_torch(&[12, 2], 1, &convolution);
         assert_eq!(shape, [2, 12]);
         assert_eq!(data[..12], [0, 4, 8, 12, 16, 20, 2, 6, 10, 14, 18, 22]);
+        assert_eq!(Layout::KernelOfImage([0, 3]).to_torch(&[12, 2], 1, &convolution).0, [12, 2]);
         assert_eq!(
             Layout::KernelOfImage([5, 3]).to_torch(&[12, 2], 1, &convolution).0,
             [12, 2],

@@ -93,6 +93,8 @@ pub struct Converted {
     pub model: &'static str,
     /// Number of tensors that were written.
     pub tensors: usize,
+    /// Whether a file of weights alone, as was written, is taken in other conventions than the weights were trained in.
+    pub loses_conventions: bool,
 }
 
 /// Settings of [`convert_weights`].
@@ -174,11 +176,12 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         }
         (Names::Onnx, _) => {
             let tensors = write_network(model, input, output, &trained, &options.form)?;
-            return Ok(Converted { model: model.name(), tensors });
+            return Ok(Converted { model: model.name(), tensors, loses_conventions: false });
         }
         _ => write_safetensors(output, &converted)?,
     }
-    Ok(Converted { model: model.name(), tensors: converted.len() })
+    let loses_conventions = trained.is_tensorflow && model.family().detects_objects();
+    Ok(Converted { model: model.name(), tensors: converted.len(), loses_conventions })
 }
 
 /// # Errors

@@ -2,7 +2,7 @@ use super::{command_line, seeds};
 use crate::args::{Common, at_least_one, locate, model};
 use crate::failure::{Usage, named};
 use crate::output::print;
-use crate::ranks::RankArguments;
+use crate::ranks::{RankArguments, is_follower};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::{Exif, OnBadSample};
@@ -252,7 +252,12 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
     overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
     // A step that was made for its ranks stays, whatever it was made of.
     let keeps_step = options.resume.is_some() && options.step_share() != StepShare::Recipe;
-    overrides.extend(options.set.iter().filter(|field| !(keeps_step && field.is_of_step())).cloned());
+    let (left_out, set): (Vec<_>, Vec<_>) =
+        options.set.iter().cloned().partition(|field| keeps_step && field.is_of_step());
+    if !left_out.is_empty() && !is_follower() {
+        common.notify("sizes of steps given by --set are left out: a resumed run keeps its step");
+    }
+    overrides.extend(set);
     let base = match &options.resume {
         Some(run) => return Ok(RunDir::recipe_of(run)?.with_overrides(&overrides)?),
         None => base_recipe(options)?,

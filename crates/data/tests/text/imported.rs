@@ -199,11 +199,15 @@ fn what_does_not_fit_is_named_with_its_place() {
             fs::create_dir_all(both.join(name).parent().unwrap()).unwrap();
             fs::copy(fixture(HDF5), both.join(name)).unwrap();
         }
-        let files = [training, test, "files to train on and held-out ones", "after --val"];
+        let files = [training, test, "of the files to train on, beside a held-out one", "after --val"];
         check(HDF5, &|import| import.inputs = vec![both.clone()], &files);
+        check(HDF5, &|import| import.inputs = vec![both.join(test), both.join(training)], &files);
         let apart = Import { val: vec![both.join(test)], ..import(&[both.join(training)], &both.join("out")) };
         assert!(run(&apart).is_ok());
     }
+    let named_so = folder.path().join("my_test_corpus_training_0.hdf5");
+    fs::copy(fixture(HDF5), &named_so).unwrap();
+    assert!(run(&import(&[named_so], &folder.path().join("named"))).is_ok());
     let empty = folder.path().join("empty.tfrecord");
     fs::write(&empty, "").unwrap();
     check(HDF5, &|import| import.val = vec![empty.clone()], &["empty.tfrecord: no instance in it, nor in any other"]);

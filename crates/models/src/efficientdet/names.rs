@@ -17,7 +17,7 @@ pub static NAMES: WeightNames = WeightNames {
 /// The level of the first map of the pyramid.
 const FIRST_LEVEL: usize = 3;
 
-/// Names of pyramid and heads in NVIDIA's sample for TensorFlow 2, and in Google's program.
+/// Names of pyramid and heads in NVIDIA's sample for TensorFlow 2.
 pub(crate) fn of_tensorflow(_: &str, name: &str) -> Option<FileName> {
     let (layer, variable) = name.rsplit_once('/')?;
     if let Some(part) = layer.strip_prefix("resample_p6/") {

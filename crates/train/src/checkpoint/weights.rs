@@ -29,7 +29,7 @@ pub struct WeightOptions {
 /// `pytorch_model.bin` or `tf_model.h5`, as Hugging Face has it, or one with two of these, which are one model here; or from a checkpoint of
 /// TensorFlow: its prefix, its `.index` or one of its `.data-` files, a folder with a file `checkpoint` or one index, or a SavedModel.
 ///
-/// Tensors that have names of TensorFlow's which the zoo knows get the names and layouts of here ([`tensorflow::read`]).
+/// Tensors that have names of TensorFlow's which the zoo knows get the names and layouts of here ([`tensorflow::read_all`]).
 ///
 /// # Errors
 /// A path that is none of these, or a file that is not whole; two networks that do not belong together.
@@ -71,7 +71,7 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
 /// # Errors
 /// A path that cannot be read, or has several checkpoints without saying which.
 pub(crate) fn is_tensorflow(path: &Path) -> Result<bool, CheckpointError> {
-    let folders = registry::joint_weights().flat_map(|joint| joint.folders).chain([""]);
+    let folders = [""].into_iter().chain(registry::joint_weights().flat_map(|joint| joint.folders));
     if let Some(file) = folders.map(|folder| path.join(folder)).find_map(|folder| published(&folder)) {
         return is_hdf5_file(&file);
     }
@@ -137,7 +137,7 @@ fn in_own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> 
         match name {
             None => own.push(tensor),
             Some(FileName { canonical, layout: Layout::Element(place) }) => {
-                vectors.entry(canonical).or_default().insert(place, tensor);
+                own.extend(vectors.entry(canonical).or_default().insert(place, tensor));
             }
             Some(FileName { canonical, layout }) => own.push(renamed(tensor, canonical, layout)),
         }
@@ -192,4 +192,30 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
 
 fn not_found(path: &Path, expected: &str) -> CheckpointError {
     CheckpointError::NotFound { path: path.to_owned(), expected: expected.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(name: &str, value: f32) -> NamedTensor<'static> {
+        NamedTensor::new(name, super::super::Dtype::F32, [], value.to_le_bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn weights_of_a_sum_become_a_vector() {
+        let node = |variable: &str, value| number(&format!("fpn_cells/cell_1/fnode4/{variable}"), value);
+        let tensors = vec![node("WSM_2", 3.0), node("WSM", 1.0), number("other", 7.0), node("WSM_1", 2.0)];
+        let found = in_own_form(tensors);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], number("other", 7.0));
+        let NamedTensor { name, shape, .. } = &found[1];
+        assert_eq!((name.as_str(), shape.as_slice()), ("fpn.cell.1.fnode.4.combine.edge_weights", [3].as_slice()));
+        assert_eq!(found[1].to_f32().unwrap(), [1.0, 2.0, 3.0]);
+
+        // One that is missing, and one that is there twice: they keep their names, under which no model has them.
+        assert_eq!(in_own_form(vec![node("WSM", 1.0), node("WSM_2", 3.0)]).len(), 2);
+        let twice = in_own_form(vec![node("WSM", 1.0), node("WSM_0", 5.0)]);
+        assert!(twice.iter().any(|tensor| tensor.name.ends_with("/WSM")), "{twice:?}");
+    }
 }

@@ -10,7 +10,7 @@ use crate::text::Instance;
 use crate::text::corpus::files_of;
 use crate::text::maker::ExampleShape;
 use crate::text::sequence::Sequence;
-use crate::{DataError, FilePosition};
+use crate::{DataError, FilePosition, Split};
 
 const EXPECTED: &str = "files of instances for BERT: HDF5, Parquet of LDDL, or TFRecords";
 /// What names of such files contain.
@@ -57,35 +57,37 @@ pub(super) fn find(inputs: &[PathBuf]) -> Result<Vec<SourceFile>, DataError> {
             }
             Ok(())
         })?;
-        check_splits(input, &files[before..])?;
         if files.len() == before {
             let problem = format!("no file in it whose name contains `{}`", NAMES.join("`, `"));
             return Err(DataError::layout(input, problem, EXPECTED));
         }
     }
+    check_splits(&files)?;
     Ok(files)
 }
 
-/// Errors: files to train on and held-out ones in one folder, as NVIDIA's scripts write them.
-fn check_splits(input: &Path, files: &[SourceFile]) -> Result<(), DataError> {
-    let of = |words: [&str; 2]| {
-        files.iter().find(|file| {
-            let inner = file.path.strip_prefix(input).unwrap_or(&file.path);
-            let mut folders = inner.parent().into_iter().flat_map(Path::components);
-            let name = inner.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-            name.contains(words[0]) || folders.any(|folder| folder.as_os_str() == words[1])
-        })
-    };
-    match (of(["_training_", "training"]), of(["_test_", "test"])) {
+/// Errors: files to train on and held-out ones beside each other, as NVIDIA's scripts write them.
+fn check_splits(files: &[SourceFile]) -> Result<(), DataError> {
+    let of = |split| files.iter().find(|file| split_of(&file.path) == Some(split));
+    match (of(Split::Train), of(Split::Val)) {
         (Some(training), Some(test)) => {
-            let problem = format!(
-                "it holds files to train on and held-out ones: {} and {}",
-                training.path.display(),
-                test.path.display()
-            );
-            Err(DataError::layout(input, problem, "those to train on alone, and the others after --val"))
+            let problem = format!("it is of the files to train on, beside a held-out one, {}", test.path.display());
+            Err(DataError::layout(&training.path, problem, "those to train on alone, and the others after --val"))
         }
         _ => Ok(()),
+    }
+}
+
+/// What NVIDIA's scripts say of a file by its name, `..._training_0.hdf5` or `..._test_0.hdf5`, or by that of its folder.
+fn split_of(path: &Path) -> Option<Split> {
+    let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    match (name.rfind("_training_"), name.rfind("_test_")) {
+        (None, None) => match path.parent()?.file_name()?.to_str()? {
+            "training" => Some(Split::Train),
+            "test" => Some(Split::Val),
+            _ => None,
+        },
+        (training, test) => Some(if training > test { Split::Train } else { Split::Val }),
     }
 }
 

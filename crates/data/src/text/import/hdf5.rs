@@ -74,7 +74,7 @@ impl<'a> Arrays<'a> {
 
     /// Hands every instance to `each`.
     pub(super) fn each(&self, vocabulary_size: usize, each: Each) -> Result<(), DataError> {
-        let rows = (BLOCK / self.shape.sequence_length.max(1)).max(1);
+        let rows = (BLOCK / self.shape.sequence_length.max(self.shape.predictions).max(1)).max(1);
         for start in (0..self.rows).step_by(rows) {
             let end = self.rows.min(start + rows as u64);
             let blocks = self.arrays.iter().map(|array| array.rows(self.path, start, end));

@@ -120,8 +120,12 @@ pub(super) fn initial_weights(
             false if classifier.iter().any(|part| name.starts_with(part)) || names.ignores(&name) => continue,
             false => format!("{backbone}.{}", rules.in_backbone(&name)),
         };
-        let other_classes =
-            |drawn: &NamedTensor<'_>| drawn.shape != tensor.shape && of_classes.contains(&name.as_str());
+        // Outputs are the first axis in PyTorch's layout: in the others a network of another size differs.
+        let other_classes = |drawn: &NamedTensor<'_>| {
+            drawn.shape != tensor.shape
+                && drawn.shape.get(1..) == tensor.shape.get(1..)
+                && of_classes.contains(&name.as_str())
+        };
         if drawn.get(&name).is_some_and(other_classes) {
             if !new_heads {
                 let (found, wanted) = (outputs.unwrap_or(0), drawn[of_classes[0]].shape[0]);

@@ -99,6 +99,12 @@ pub(super) trait DetectorKind: Sync {
     /// A recipe of another family.
     fn backbone_notes(&self, recipe: &Recipe, origin: &WeightOrigin<'_>) -> Result<Vec<String>, TrainError>;
 
+    /// Padding of the strided windows of a recipe's backbone.
+    ///
+    /// # Errors
+    /// A recipe of another family.
+    fn padding(&self, recipe: &Recipe) -> Result<Padding, TrainError>;
+
     /// What a recipe leaves untrained, in words; `None` for nothing.
     fn frozen_parts(&self, recipe: &Recipe) -> Option<String>;
 

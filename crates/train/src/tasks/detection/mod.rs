@@ -29,7 +29,7 @@ use crate::setup::RunShape;
 use bessemer_data::{BatchRange, ImageSamples, Sampler, SamplerOptions, Share};
 use bessemer_models::Model;
 use detector::Detector;
-use kind::{DetectorKind, DetectorSettings};
+use kind::{DetectorKind, DetectorSettings, padding_note};
 use score::{BOXES_FILE, DetectionScore, TrueObjects, Truths};
 use sources::{ImagesWithObjects, Source};
 use std::path::Path;
@@ -108,7 +108,8 @@ impl Task for Detection {
 
     fn has_part(&self, given: &[NamedTensor<'_>]) -> bool {
         let rules = self.kind.weights();
-        given.iter().any(|tensor| rules.in_backbone(&rules.names.canonical(&tensor.name)) == rules.stem)
+        let is_stem = |tensor: &NamedTensor<'_>| rules.in_backbone(&rules.names.canonical(&tensor.name)) == rules.stem;
+        !detector::are_of_detector(rules, given) && given.iter().any(is_stem)
     }
 
     fn initial_weights(
@@ -143,11 +144,10 @@ impl Task for Detection {
 }
 
 /// Fields whose values a trained detector fits, and no others.
-const CONVENTIONS: [&str; 7] = [
+const CONVENTIONS: [&str; 6] = [
     "model.flavour",
     "model.edge_weights",
     "model.normalise_twice",
-    "model.padding",
     "model.bn_eps",
     "detection.anchor_scale",
     "proposals.anchor_scale",
@@ -164,6 +164,7 @@ impl Detection {
             Some(recipe) => recipe.clone(),
             None => self.kind.recipe_of_file(&self.recipe.model.name, given, origin.is_tensorflow)?,
         };
+        let [was_padded, padded] = [self.kind.padding(&trained)?, self.kind.padding(&self.recipe)?];
         let (trained, asked) = (trained.to_table(), self.recipe.to_table());
         let different = CONVENTIONS.into_iter().filter_map(|path| {
             let (section, field) = path.split_once('.')?;
@@ -178,7 +179,7 @@ impl Detection {
                 )
             })
         });
-        Ok(different.collect())
+        Ok(different.chain(padding_note(origin, Some(was_padded), padded)).collect())
     }
 }
 

@@ -18,6 +18,7 @@ use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::efficientdet::{self, BACKBONE, DetectorOptions, DetectorSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
 use bessemer_nn::Mode;
+use bessemer_nn::Padding;
 use recipe::DetectorRecipe;
 
 /// The family.
@@ -177,6 +178,11 @@ impl DetectorKind for EfficientDet {
         Ok(padding.into_iter().chain(twice).collect())
     }
 
+    fn padding(&self, recipe: &Recipe) -> Result<Padding, TrainError> {
+        let DetectorRecipe { model, .. } = recipe.own()?;
+        Ok(model.padding)
+    }
+
     fn frozen_parts(&self, recipe: &Recipe) -> Option<String> {
         let DetectorRecipe { model, .. } = recipe.own().ok()?;
         frozen(model.freeze_at, false)
@@ -192,16 +198,17 @@ impl DetectorKind for EfficientDet {
         let spec = efficientdet::find(model)?;
         let classes = classes_of(spec, tensors).map(|classes| Override::new("model.num_classes", classes as i64));
         let mut overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", model)]).collect();
-        if is_tensorflow {
-            return Ok(Recipe::load(spec.recipe, &overrides)?);
-        }
+        let (edges, resampling, suppression, score_floor) = match is_tensorflow {
+            true => ("signed", "legacy", "soft", 0.001),
+            false => ("positive", "antialias", "hard", 0.0),
+        };
         overrides.extend([
-            Override::new("model.edge_weights", "positive"),
-            Override::new("model.normalise_twice", false),
-            Override::new("data.resampling", "antialias"),
-            Override::new("detection.suppression", "hard"),
-            Override::new("detection.score_floor", 0.0),
-            Override::new("detection.clip", true),
+            Override::new("model.edge_weights", edges),
+            Override::new("model.normalise_twice", is_tensorflow),
+            Override::new("data.resampling", resampling),
+            Override::new("detection.suppression", suppression),
+            Override::new("detection.score_floor", score_floor),
+            Override::new("detection.clip", !is_tensorflow),
         ]);
         Ok(Recipe::load(spec.recipe, &overrides)?)
     }
@@ -251,12 +258,15 @@ fn classes_of(spec: &DetectorSpec, tensors: &[NamedTensor<'_>]) -> Option<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_models::efficientdet::DetectionOptions;
+    use bessemer_models::efficientdet::{DetectionOptions, EdgeWeights};
 
     #[test]
     fn files_are_of_the_form_of_effdet() {
         for spec in &ZOO {
             let recipe = EfficientDet.recipe_of_file(spec.name, &[], false).unwrap();
+            let of_tensorflow = EfficientDet.recipe_of_file(spec.name, &[], true).unwrap();
+            let DetectorRecipe { model, .. } = of_tensorflow.own().unwrap();
+            assert_eq!((model.edge_weights, model.normalise_twice), (EdgeWeights::Signed, true), "{}", spec.name);
             assert_eq!(model::detection(&recipe).unwrap(), DetectionOptions::default());
             let DetectorOptions { edges, normalise_twice, .. } = model::options(&recipe).unwrap();
             let published = spec.options();

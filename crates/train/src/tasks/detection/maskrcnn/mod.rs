@@ -222,6 +222,10 @@ impl DetectorKind for MaskRcnn {
         Ok(padding_note(origin, trained, model::options(recipe)?.backbone.padding).into_iter().collect())
     }
 
+    fn padding(&self, recipe: &Recipe) -> Result<Padding, TrainError> {
+        Ok(model::options(recipe)?.backbone.padding)
+    }
+
     fn frozen_parts(&self, recipe: &Recipe) -> Option<String> {
         let MaskRcnnRecipe { model, .. } = recipe.own().ok()?;
         frozen(model.freeze_at, model.frozen_norms)
