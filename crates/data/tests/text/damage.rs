@@ -121,7 +121,7 @@ fn lengths_must_be_those_of_the_records() {
 fn folders_without_a_data_set_are_refused() {
     let world = World::new();
     let error = |folder: &Path| PretrainingSet::open(folder, Split::Train, None, 0).unwrap_err().to_string();
-    let nothing = "no text.json in it; expected a folder that `bessemer data prepare text` has made";
+    let nothing = "no text.json in it; expected a folder that `bessemer data prepare text` or `instances` has made";
     assert!(error(&world.path("text")).contains(nothing));
     assert!(error(&world.path("nowhere")).contains(nothing));
     world.prepare("shards", Format::Shards);
