@@ -439,8 +439,8 @@ pub(crate) fn output_folder() -> impl TypedValueParser<Value = PathBuf> {
 #[command(next_help_heading = "Input")]
 pub(crate) struct WeightArguments {
     /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, a folder with
-    /// config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a checkpoint of TensorFlow (its prefix, one of its files, its
-    /// folder, or a SavedModel)
+    /// config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a checkpoint of TensorFlow
+    /// (its prefix, one of its files, its folder, or a SavedModel)
     #[arg(long, value_name = "FILE|DIR")]
     pub weights: PathBuf,
     #[command(flatten)]

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use prost::Message;
+
+use crate::{DataError, FilePosition};
 
 /// `tensorflow/core/example/{example,feature}.proto`.
 pub(crate) mod proto {
@@ -94,6 +97,13 @@ impl Kind {
 pub(crate) struct Flaw {
     pub problem: String,
     pub expected: String,
+}
+
+impl Flaw {
+    /// The error of a message at a place of a file.
+    pub(crate) fn at(self, path: &Path, place: FilePosition) -> DataError {
+        DataError::content(path, place, self.problem, self.expected)
+    }
 }
 
 pub(crate) fn flaw(problem: impl Into<String>, expected: impl Into<String>) -> Flaw {

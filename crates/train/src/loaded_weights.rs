@@ -59,7 +59,8 @@ impl LoadedWeights {
                 Err(TrainError::setting("the model", name, allowed))
             }
             recipe => {
-                let (is_tensorflow, vocabulary) = (is_tensorflow(weights)?, vocabulary_of(weights)?);
+                let is_tensorflow = recipe.is_none() && is_tensorflow(weights)?;
+                let vocabulary = vocabulary_of(weights)?;
                 Ok(Self { family, tensors, origin, recipe, is_tensorflow, vocabulary })
             }
         }

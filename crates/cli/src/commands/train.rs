@@ -64,8 +64,8 @@ pub(crate) struct Options {
     #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to train")]
     pub set: Vec<Override>,
     /// Weights to start from: a .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a
-    /// run, a folder with config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a checkpoint of TensorFlow (its prefix, one of
-    /// its files, its folder, or a SavedModel) [default: random]
+    /// run, a folder with config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a
+    /// checkpoint of TensorFlow (its prefix, one of its files, its folder, or a SavedModel) [default: random]
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
     pub weights: Option<PathBuf>,
     /// A run or checkpoint to start from with its weights, moments and averages, but a schedule from step 0: the next

@@ -34,8 +34,8 @@ pub(crate) enum Command {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Convert {
     /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, a folder with
-    /// config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a checkpoint of TensorFlow (its prefix, one of its files, its
-    /// folder, or a SavedModel)
+    /// config.json and model.safetensors, pytorch_model.bin or tf_model.h5, an HDF5 file of Keras, or a checkpoint of TensorFlow
+    /// (its prefix, one of its files, its folder, or a SavedModel)
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// The file to write, .safetensors or .onnx, or for huggingface the folder, which must not exist

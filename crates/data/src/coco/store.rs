@@ -409,8 +409,7 @@ fn separate_made_ids(scanned: &mut [Scanned]) {
 
 fn read_example(shard: &RecordFile, record: usize) -> Result<ImageExample, DataError> {
     let payload = shard.read(record)?;
-    ImageExample::decode(&payload)
-        .map_err(|flaw| DataError::content(shard.path(), shard.place(record), flaw.problem, flaw.expected))
+    ImageExample::decode(&payload).map_err(|flaw| flaw.at(shard.path(), shard.place(record)))
 }
 
 /// Index of a category among those, which are sorted by id.

@@ -113,7 +113,7 @@ impl ImageRecords {
 
     fn error(&self, index: usize, flaw: Flaw) -> DataError {
         let (shard, record) = self.record(index);
-        DataError::content(shard.path(), shard.place(record), flaw.problem, flaw.expected)
+        flaw.at(shard.path(), shard.place(record))
     }
 
     /// The label of a record, from 0, and its picture file.

@@ -204,6 +204,11 @@ pub(crate) fn record_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     }
 }
 
+/// Writes a vocabulary to the folder of a data set.
+pub(super) fn write_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<(), DataError> {
+    write_whole(&folder.join(VOCABULARY_FILE), (vocabulary.tokens().join("\n") + "\n").as_bytes())
+}
+
 /// Writes a file beside its place and gives it its name when it is whole.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let partial = path.with_extension("partial");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sha2::{Digest, Sha256};
 
 use super::corpus::{Corpus, Documents};
-use super::folder::{Format, Manifest, Settings, SplitCounts, VOCABULARY_FILE, part_names, write_whole};
+use super::folder::{Format, Manifest, Settings, SplitCounts, part_names, write_vocabulary};
 use super::maker::Maker;
 use super::shard::{Shard, ShardWriter};
 use super::source::{Source, require_documents};
@@ -190,7 +190,7 @@ impl<M: Maker> Work<'_, M> {
         let out = self.out();
         create(out)?;
         self.manifest.write(out)?;
-        write_whole(&out.join(VOCABULARY_FILE), (self.vocabulary.tokens().join("\n") + "\n").as_bytes())?;
+        write_vocabulary(out, &self.vocabulary)?;
         self.write_shards()?;
         if self.preparation.format != Format::Shards {
             self.write_records()?;

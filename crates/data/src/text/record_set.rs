@@ -99,5 +99,5 @@ pub(crate) fn read<R: Record>(
 }
 
 fn error(file: &RecordFile, index: usize, flaw: Flaw) -> DataError {
-    DataError::content(file.path(), file.place(index), flaw.problem, flaw.expected)
+    flaw.at(file.path(), file.place(index))
 }

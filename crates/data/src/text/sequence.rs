@@ -20,15 +20,25 @@ impl Sequence {
         second: &[Span],
         specials: Specials,
     ) -> Result<Self, DataError> {
-        let mut tokens = vec![specials.cls];
-        first.iter().try_for_each(|span| store.tokens(span, &mut tokens))?;
-        tokens.push(specials.sep);
-        let mut segments = vec![0; tokens.len()];
+        let mut sequence = Self::begin(specials);
+        first.iter().try_for_each(|span| store.tokens(span, &mut sequence.tokens))?;
+        sequence.end_segment(specials);
         if !second.is_empty() {
-            second.iter().try_for_each(|span| store.tokens(span, &mut tokens))?;
-            tokens.push(specials.sep);
-            segments.resize(tokens.len(), 1);
+            second.iter().try_for_each(|span| store.tokens(span, &mut sequence.tokens))?;
+            sequence.end_segment(specials);
         }
-        Ok(Self { tokens, segments })
+        Ok(sequence)
+    }
+
+    /// `[CLS]`, behind which the tokens of the first segment are to be put.
+    pub(crate) fn begin(specials: Specials) -> Self {
+        Self { tokens: vec![specials.cls], segments: Vec::new() }
+    }
+
+    /// Puts `[SEP]` behind the tokens of a segment.
+    pub(crate) fn end_segment(&mut self, specials: Specials) {
+        self.tokens.push(specials.sep);
+        let segment = self.segments.last().map_or(0, |last| last + 1);
+        self.segments.resize(self.tokens.len(), segment);
     }
 }

@@ -11,6 +11,8 @@ use crate::tasks::registry;
 use bessemer_models::tensorflow::{self, FileName, Layout};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -96,6 +98,17 @@ fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>
         read_safetensors(file)?
     };
     prepare_all(tensors, file, options)
+}
+
+/// The first bytes of a file, by which its format is known.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn head(file: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let mut head = Vec::with_capacity(16);
+    let read = File::open(file).and_then(|file| file.take(16).read_to_end(&mut head));
+    read.map_err(|source| CheckpointError::reading(file, source))?;
+    Ok(head)
 }
 
 fn prepare_all(
@@ -197,9 +210,10 @@ fn not_found(path: &Path, expected: &str) -> CheckpointError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Dtype;
 
     fn number(name: &str, value: f32) -> NamedTensor<'static> {
-        NamedTensor::new(name, super::super::Dtype::F32, [], value.to_le_bytes().to_vec()).unwrap()
+        NamedTensor::new(name, Dtype::F32, [], value.to_le_bytes().to_vec()).unwrap()
     }
 
     #[test]

@@ -87,8 +87,7 @@ impl<'a> Arrays<'a> {
                     .zip(&blocks)
                     .map(|(array, block)| (array.name, &block[row * array.columns..(row + 1) * array.columns]));
                 let decoded = Instance::decode(&message(values), self.shape, vocabulary_size);
-                let instance =
-                    decoded.map_err(|flaw| DataError::content(self.path, place, flaw.problem, flaw.expected))?;
+                let instance = decoded.map_err(|flaw| flaw.at(self.path, place))?;
                 each(place, Found::Instance(instance))?;
             }
         }

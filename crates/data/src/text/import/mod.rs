@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use self::file::{Found, SourceFile};
 use super::corpus::hash_file;
-use super::folder::{Format, Manifest, Origin, Settings, SplitCounts, VOCABULARY_FILE, part_names, write_whole};
+use super::folder::{Format, Manifest, Origin, Settings, SplitCounts, part_names, write_vocabulary};
 use super::maker::{ExampleShape, Record};
 use super::prepare::{Notify, Progress, Stop, check_dupe_factor, count};
 use super::{Instance, InstanceOptions, Vocabulary};
@@ -98,7 +98,7 @@ impl Import {
         manifest.origin = Origin::Instances;
 
         let unfinished = Unfinished::in_empty(&self.out)?;
-        write_whole(&self.out.join(VOCABULARY_FILE), (vocabulary.tokens().join("\n") + "\n").as_bytes())?;
+        write_vocabulary(&self.out, &vocabulary)?;
         let work = Work { import: self, limits, instances, masking, ids: Ids::of(&vocabulary), notify, stop };
         let mut hasher = Sha256::new();
         let mut first = 0;
@@ -270,7 +270,7 @@ impl Work<'_> {
             places += 1;
             for instance in self.masked(found, stream) {
                 let checked = self.check(&instance);
-                checked.map_err(|flaw| DataError::content(file.path(), place, flaw.problem, flaw.expected))?;
+                checked.map_err(|flaw| flaw.at(file.path(), place))?;
                 shard.add(&instance.encode(self.limits.shape))?;
                 written.instances += 1;
                 let words = instance.original_tokens().into_iter().filter(|&id| !specials.is_structure(id));

@@ -35,7 +35,7 @@ pub(super) fn each(path: &Path, ids: &Ids, each: Each) -> Result<(), DataError> 
     let mut rows = sound(|| reader.get_row_iter(Some(columns))).map_err(error)?;
     for number in 1.. {
         let place = FilePosition::Row(number);
-        let content = |flaw: Flaw| DataError::content(path, place, flaw.problem, flaw.expected);
+        let content = |flaw: Flaw| flaw.at(path, place);
         let row = sound(|| rows.next().transpose()).map_err(|problem| content(flaw(problem, EXPECTED)))?;
         let Some(row) = row else { break };
         each(place, found(&row, ids).map_err(content)?)?;
@@ -77,12 +77,11 @@ fn found(row: &Row, ids: &Ids) -> Result<Found, Flaw> {
         other => return Err(wrong(RANDOM_NEXT, other, "true or false")),
     };
     let specials = ids.vocabulary.specials();
-    let mut tokens = [&[specials.cls], &first[..], &[specials.sep]].concat();
-    let mut segments = vec![0; tokens.len()];
-    tokens.extend(second);
-    tokens.push(specials.sep);
-    segments.resize(tokens.len(), 1);
-    let sequence = Sequence { tokens, segments };
+    let mut sequence = Sequence::begin(specials);
+    for segment in [first, second] {
+        sequence.tokens.extend(segment);
+        sequence.end_segment(specials);
+    }
     let Some(positions) = fields.remove(POSITIONS) else { return Ok(Found::Pair { sequence, random_next }) };
 
     let Field::Bytes(positions) = positions else { return Err(wrong(POSITIONS, Some(positions), "bytes")) };

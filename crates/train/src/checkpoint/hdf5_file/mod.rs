@@ -6,13 +6,13 @@ mod tests;
 
 use super::error::{CheckpointError, shown};
 use super::tensor::NamedTensor;
+use super::weights::head;
 use bessemer_data::open_hdf5;
 use hdf5_reader::group::Group;
 use hdf5_reader::{Dataset, Datatype};
 use safetensors::Dtype;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
@@ -26,10 +26,7 @@ const MAX_DEPTH: usize = 32;
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn is_hdf5_file(path: &Path) -> Result<bool, CheckpointError> {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
-    read.map_err(|source| CheckpointError::reading(path, source))?;
-    Ok(head == MAGIC)
+    Ok(head(path)?.starts_with(&MAGIC))
 }
 
 /// Reads the variables of all layers, under the names that TensorFlow gave them. A variable that several layers share is stored by each,

@@ -12,13 +12,12 @@ mod view;
 
 use super::error::{CheckpointError, shown};
 use super::tensor::NamedTensor;
+use super::weights::head;
 use archive::{Archive, PICKLE};
 use pickle::{Object, Unpickled, Value, unpickle};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use view::View;
 
@@ -76,13 +75,6 @@ pub(super) fn is_torch_file(path: &Path) -> Result<bool, CheckpointError> {
     let is_named = named.is_some_and(|extension| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()));
     // A safetensors header begins after the 8 bytes of its length.
     Ok(head.starts_with(ZIP) || is_legacy(&head) || (is_named && head.get(8) != Some(&b'{')))
-}
-
-fn head(path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    let mut head = Vec::with_capacity(16);
-    let file = File::open(path).and_then(|file| file.take(16).read_to_end(&mut head));
-    file.map_err(|source| CheckpointError::reading(path, source))?;
-    Ok(head)
 }
 
 /// A pickle that begins with a number of ten bytes, the magic number of files before 1.6.
