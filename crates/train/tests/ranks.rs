@@ -527,6 +527,22 @@ fn a_rank_that_ends_without_leaving_is_told_to_the_others() {
 }
 
 #[test]
+fn what_a_rank_refuses_the_others_refuse() {
+    let job = |_: usize| "one job".to_owned();
+    let ends = in_group(2, Wire::F32, 4, job, |rank, group| {
+        let met = group.any(false);
+        if rank == 1 {
+            group.refuse("3 samples cannot be cut");
+            return None;
+        }
+        met.and_then(|_| group.any(false)).err()
+    });
+    let error = ends[0].as_ref().expect("rank 1 never comes");
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains("3 samples cannot be cut"), "{error}");
+}
+
+#[test]
 fn what_is_not_finite_is_found_on_the_rank_that_has_it() {
     let folder = TempDir::new().unwrap();
     let run = |name: &str| folder.path().join(name);

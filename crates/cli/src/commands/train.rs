@@ -116,12 +116,12 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         recipe.start = start;
     }
     let group = options.ranks.join(&recipe.to_toml(), common.device_kind(), common)?;
-    if group.size() > 1 && options.seeds.is_some() {
-        bail!(Usage("--seeds trains on one rank".to_owned()));
-    }
-    let recipe = match options.resume {
-        Some(_) => recipe,
-        None => recipe.shared(options.step_share(), group.size() as u64)?,
+    let recipe = match recipe_for_ranks(recipe, options, group.size()) {
+        Ok(recipe) => recipe,
+        Err(error) => {
+            group.refuse(&error.to_string());
+            return Err(error);
+        }
     };
     if options.weak && options.resume.is_none() && group.leads() && recipe.schedule.lr_per.is_none() {
         common.notify("--weak: the learning rate stays, as the recipe has no schedule.lr_per");
@@ -170,6 +170,15 @@ impl Options {
             (false, false) => StepShare::Recipe,
         }
     }
+}
+
+/// The recipe as so many ranks train it, which all of them find alike.
+fn recipe_for_ranks(recipe: Recipe, options: &Options, ranks: usize) -> anyhow::Result<Recipe> {
+    if ranks > 1 && options.seeds.is_some() {
+        bail!(Usage("--seeds trains on one rank".to_owned()));
+    }
+    // A run that is resumed keeps its step.
+    if options.resume.is_some() { Ok(recipe) } else { Ok(recipe.shared(options.step_share(), ranks as u64)?) }
 }
 
 fn train_once(request: &TrainOptions, group: Group, common: &Common) -> anyhow::Result<TrainReport> {

@@ -422,6 +422,14 @@ impl Group {
         let of_others = joined.end(own);
         if error.is_some() { Ok(()) } else { of_others }
     }
+
+    /// Ends the membership before any work is done, as these ranks cannot do what they are asked for: others that have not found that
+    /// yet end as after an error of their own.
+    pub fn refuse(mut self, reason: &str) {
+        if let Some(joined) = self.0.take() {
+            let _ = joined.end(Some((FailureKind::Usage, reason.to_owned())));
+        }
+    }
 }
 
 impl Drop for Group {
