@@ -21,7 +21,6 @@ pub mod report;
 pub mod scaling;
 pub mod show;
 pub mod simulator;
-pub mod stats;
 
 use bessemer_train::tasks::samples;
 pub use bessemer_train::workload;

@@ -1,9 +1,9 @@
 //! Where the time of a step goes.
 
-use crate::stats::median;
 use bessemer_ir::plan::{kernel_name, node_cost};
 use bessemer_ir::run::{Executor, KernelInfo, RunError};
 use bessemer_train::events::KernelTime;
+use bessemer_train::stats::median;
 use std::collections::BTreeMap;
 
 /// A kernel call of a step and its time.

@@ -6,9 +6,9 @@ use crate::measure::{
 };
 use crate::show;
 use crate::simulator::{Cluster, ClusterError, Ranks, StepProfile};
-use crate::stats::median;
 use crate::workload::StepSettings;
 use bessemer_train::events::{BenchResult, Scaling, ScalingKind, Simulated, SlowestRank, Together};
+use bessemer_train::stats::median;
 use std::path::Path;
 
 /// The step of ranks that share it. `request` is for one of them: with weak scaling each has the same micro-batches, with strong

@@ -1,10 +1,12 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors};
+use crate::checkpoint::{
+    NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors, write_safetensors_with_note,
+};
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, recipe_of, vocabulary_of};
+use crate::loaded_weights::{LoadedWeights, holds_averages, recipe_of, vocabulary_of};
 use crate::onnx;
-use crate::recipe::Recipe;
+use crate::provenance::Provenance;
 use crate::state::{load_strictly, named};
 use crate::tasks::family::{Fitted, Network, NetworkForm};
 use crate::tasks::huggingface::VocabularyPart;
@@ -93,8 +95,6 @@ pub struct Converted {
     pub model: &'static str,
     /// Number of tensors that were written.
     pub tensors: usize,
-    /// Whether a file of weights alone, as was written, is taken in other conventions than the weights were trained in.
-    pub loses_conventions: bool,
 }
 
 /// Settings of [`convert_weights`].
@@ -113,6 +113,7 @@ pub struct ConvertOptions<'a> {
 /// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder (the averages if the run kept them, which its
 /// evaluations took), folder of Hugging Face or checkpoint of TensorFlow to a `.safetensors` file, or a
 /// folder as Hugging Face has it, as F32 under other names, or with the network of inference to an ONNX file. Counts of batches (`num_batches_tracked`) are left out.
+/// A `.safetensors` file says how its weights were trained, where that is known.
 ///
 /// # Errors
 /// Names of another suite than `from`, or a naming that is not read or not written; weights that do not fit the model, or no model of the zoo; an output that exists; a network without an ONNX form.
@@ -136,7 +137,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
     }
     check_ending(output, options.to)?;
     let recipe = recipe_of(input)?;
-    let ema = recipe.as_ref().is_some_and(Recipe::keeps_averages);
+    let ema = holds_averages(input, recipe.as_ref());
     let tensors = load_weights(input, WeightOptions { to_f32: true, ema, ..WeightOptions::default() })?;
     let origin = input.display().to_string();
     let model = match options.model.or(recipe.as_ref().map(|recipe| recipe.model.name.as_str())) {
@@ -176,12 +177,14 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         }
         (Names::Onnx, _) => {
             let tensors = write_network(model, input, output, &trained, &options.form)?;
-            return Ok(Converted { model: model.name(), tensors, loses_conventions: false });
+            return Ok(Converted { model: model.name(), tensors });
         }
-        _ => write_safetensors(output, &converted)?,
+        _ => match Provenance::of(model, &trained, input)? {
+            Some(said) => write_safetensors_with_note(output, &converted, &said.to_note())?,
+            None => write_safetensors(output, &converted)?,
+        },
     }
-    let loses_conventions = trained.is_tensorflow && model.family().detects_objects();
-    Ok(Converted { model: model.name(), tensors: converted.len(), loses_conventions })
+    Ok(Converted { model: model.name(), tensors: converted.len() })
 }
 
 /// # Errors

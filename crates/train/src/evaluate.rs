@@ -31,6 +31,8 @@ pub struct EvalReport {
     pub data_s: f64,
     /// Seconds in the forward pass.
     pub compute_s: f64,
+    /// Milliseconds in the forward pass of each batch of this rank, in order.
+    pub batch_ms: Vec<f64>,
     /// Samples over wall time.
     pub samples_per_s: f64,
     /// What a person should know of the result.
@@ -104,7 +106,7 @@ pub fn run(
     group: &Group,
 ) -> Result<Option<EvalReport>, TrainError> {
     let started = Instant::now();
-    let mut compute = Duration::ZERO;
+    let mut batch_ms = Vec::new();
     let mut score = evaluation.score()?;
     let (mut samples, mut waited) = (0, Duration::ZERO);
     for part in 0..session.parts() {
@@ -114,7 +116,7 @@ pub fn run(
             let batch = batch.map_err(TrainError::of_evaluation)?;
             let run_started = Instant::now();
             session.run_part(part, &batch.feeds)?;
-            compute += run_started.elapsed();
+            batch_ms.push(1e3 * run_started.elapsed().as_secs_f64());
             records.push(score.record(&batch, session)?);
             samples += batch.samples as u64;
             batches.recycle(batch.feeds);
@@ -146,7 +148,8 @@ pub fn run(
         samples,
         seconds,
         data_s: waited.as_secs_f64(),
-        compute_s: compute.as_secs_f64(),
+        compute_s: 1e-3 * batch_ms.iter().sum::<f64>(),
+        batch_ms,
         samples_per_s: samples as f64 / seconds,
         notes,
     }))

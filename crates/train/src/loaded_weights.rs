@@ -4,10 +4,12 @@ use crate::checkpoint::{
     MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, is_tensorflow, load_weights,
 };
 use crate::error::TrainError;
+use crate::provenance::Provenance;
 use crate::recipe::Recipe;
 use crate::tasks::family::Family;
 use crate::tasks::huggingface::vocabulary_in_config;
 use crate::tasks::registry;
+use bessemer_data::read_text;
 use bessemer_data::text::VocabularyIdentity;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ pub struct LoadedWeights {
     pub tensors: Vec<NamedTensor<'static>>,
     /// Where the weights come from, for messages.
     pub origin: String,
-    /// How the run that made the weights was set up, where they come from one.
+    /// How the run that made the weights was set up, where they come from one or from a file that says it.
     pub recipe: Option<Recipe>,
     /// Whether TensorFlow wrote them.
     pub is_tensorflow: bool,
@@ -49,8 +51,11 @@ impl LoadedWeights {
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         let family = registry::find(name)?.family();
         let recipe = recipe_of(weights)?;
-        let averaged = recipe.as_ref().is_some_and(Recipe::keeps_averages);
-        let ema = which == WhichWeights::Averaged || (which == WhichWeights::AsEvaluated && averaged);
+        let ema = match which {
+            WhichWeights::AsEvaluated => holds_averages(weights, recipe.as_ref()),
+            WhichWeights::Averaged => true,
+            WhichWeights::Last => false,
+        };
         let tensors = load_weights(weights, WeightOptions { to_f32: true, reject_non_finite: true, ema })?;
         let origin = weights.display().to_string();
         match recipe {
@@ -67,8 +72,16 @@ impl LoadedWeights {
     }
 }
 
-/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest or a configuration has it.
+/// Whether a path holds averaged weights beside the last ones: a run that keeps them. A file holds one kind, whatever the run kept.
+pub(crate) fn holds_averages(weights: &Path, recipe: Option<&Recipe>) -> bool {
+    weights.is_dir() && recipe.is_some_and(Recipe::keeps_averages)
+}
+
+/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest, a configuration or the file has it.
 pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
+    if weights.is_file() {
+        return Ok(Provenance::in_file(weights)?.and_then(|said| said.vocabulary));
+    }
     let chosen = find_checkpoint(weights, None)?;
     match manifest_in(chosen.as_ref().map_or(weights, |chosen| &chosen.path)) {
         Some(manifest) => Ok(manifest.state.vocabulary),
@@ -81,15 +94,35 @@ fn manifest_in(checkpoint: &Path) -> Option<Manifest> {
     serde_json::from_slice(&fs::read(checkpoint.join(MANIFEST_FILE)).ok()?).ok()
 }
 
-/// A file that a run keeps in its folder, for weights that are the run or a checkpoint in it.
-pub(crate) fn file_of_run(weights: &Path, name: &str) -> Option<PathBuf> {
-    weights.ancestors().take(3).map(|folder| folder.join(name)).find(|path| path.is_file())
+/// A text that a run keeps in its folder.
+pub(crate) struct RunText {
+    /// Where it was found.
+    pub origin: PathBuf,
+    pub text: String,
 }
 
-/// The recipe that a checkpoint or run folder holds; `None` for anything else.
+/// The text that a run keeps as `name`, for weights that are the run, a checkpoint in it, or a file: what that says itself goes before
+/// what lies beside it.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn text_of_run(weights: &Path, name: &str) -> Result<Option<RunText>, TrainError> {
+    if weights.is_file()
+        && let Some(said) = Provenance::in_file(weights)?
+    {
+        return Ok(said.files.get(name).map(|text| RunText { origin: weights.to_owned(), text: text.clone() }));
+    }
+    let found = weights.ancestors().take(3).map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.map(|origin| Ok(RunText { text: read_text(&origin)?, origin })).transpose()
+}
+
+/// The recipe that a checkpoint or run folder holds, or that a file says; `None` for anything else.
 pub(crate) fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
+    let origin = weights.display().to_string();
+    if weights.is_file() {
+        return Provenance::in_file(weights)?.map(|said| said.recipe(&origin)).transpose();
+    }
     if weights.join(MANIFEST_FILE).exists() {
-        let origin = weights.display().to_string();
         let recipe = manifest_in(weights).map(|manifest| Recipe::from_toml(&manifest.state.recipe, &origin, &[]));
         return Ok(recipe.transpose()?);
     }

@@ -284,6 +284,39 @@ fn weights_go_to_the_names_of_effdet_and_back() {
     }
 }
 
+/// A file is taken as its run was: without what it says it would be one of effdet, with classes that have no names.
+#[test]
+fn a_file_says_how_its_weights_were_trained() {
+    let folder = TempDir::new().unwrap();
+    let data = scenes(folder.path());
+    let source = format!("data.source={}", data.display());
+    let run = folder.path().join("run");
+    let overrides =
+        ["train.steps=1", &source, "model.edge_weights=signed", "detection.anchor_scale=3", "train.ema_decay=0.5"];
+    train(&options(&run, &overrides)).unwrap();
+    // Far from the run, so that nothing is found beside it.
+    let elsewhere = TempDir::new().unwrap();
+    let path = |name: &str| elsewhere.path().join(name);
+    let (file, again, bare) = (path("file.safetensors"), path("again.safetensors"), path("bare.safetensors"));
+    convert_weights(&run, &file, &ConvertOptions::default()).unwrap();
+    convert_weights(&file, &again, &ConvertOptions::default()).unwrap();
+    assert!(fs::read(&file).unwrap() == fs::read(&again).unwrap());
+    write_safetensors(&bare, &read_safetensors(&file).unwrap()).unwrap();
+    let header = String::from_utf8_lossy(&fs::read(&file).unwrap()[..1 << 14]).into_owned();
+    assert!(header.contains("anchor_scale = 3.0") && !header.contains(&*folder.path().to_string_lossy()), "{header}");
+
+    let detected = |weights: &Path, out: &str| {
+        let asked = PredictOptions { top_k: Some(5), out: Some(path(out)), ..PredictOptions::default() };
+        let mut predictor = registry::find(MODEL).unwrap().family().predictor(MODEL, weights, &asked).unwrap();
+        let input = data.join("val2017/000000000001.jpg").display().to_string();
+        assert!(predictor.predict(&[input], &|_, _| ()).unwrap()[0].is_ok());
+        json(&path(out).join("results.json"))
+    };
+    let (of_run, of_file) = (detected(&run, "1"), detected(&file, "2"));
+    assert!(of_run.len() == 5 && of_run == of_file);
+    assert_ne!(of_run, detected(&bare, "3"));
+}
+
 #[test]
 fn streams_of_pictures_are_drawn_in() {
     let folder = TempDir::new().unwrap();

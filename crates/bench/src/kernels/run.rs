@@ -3,12 +3,12 @@
 use super::{Bound, Problem};
 use crate::machine::{Limits, Machine, available_memory};
 use crate::show;
-use crate::stats::step_times;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Executor, KernelInfo, RunError};
 use bessemer_ir::{DType, GraphError, Role, philox};
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::StepTimes;
+use bessemer_train::stats::step_times;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 

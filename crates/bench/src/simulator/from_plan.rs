@@ -2,7 +2,6 @@
 
 use super::{Collective, DeviceDescription, StepProfile};
 use crate::measure::{MeasureError, Prepared, Request};
-use crate::stats::median;
 use crate::workload::StepSettings;
 use bessemer_ir::ops::collective::AllReduce;
 use bessemer_ir::plan::{KernelCall, Plan, node_cost};
@@ -10,6 +9,7 @@ use bessemer_ir::run::{Alone, Collectives, Executor, RunError};
 use bessemer_ir::{DType, Graph, NodeId, Op, Role, TensorType, Value};
 use bessemer_nn::{Over, accumulator_name};
 use bessemer_train::RankLink;
+use bessemer_train::stats::median;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! which must bring the samples of a step within the step. `docs/simulator.md` has the formulas and how they compare with
 //! published tables.
 
-use crate::stats::mean;
 use bessemer_ir::passes::buckets::BucketOptions;
+use bessemer_train::stats::mean;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;

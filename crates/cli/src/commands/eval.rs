@@ -5,6 +5,8 @@ use crate::output::{print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::Exif;
+use bessemer_train::events::StepTimes;
+use bessemer_train::stats::step_times;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ChosenCheckpoint, EvalReport, EvaluateOptions, evaluate};
@@ -117,11 +119,16 @@ fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> 
     let head = [("model".to_owned(), json!(model))].into_iter().chain(checkpoint);
     let metrics = report.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));
     let counts = report.counts.iter().map(|(name, count)| (name.clone(), json!(count)));
-    let tail = [("seconds".to_owned(), json!(report.seconds)), (rate, json!(report.samples_per_s))];
+    let tail = [
+        ("seconds".to_owned(), json!(report.seconds)),
+        (rate, json!(report.samples_per_s)),
+        ("batch_ms".to_owned(), json!(step_times(&report.batch_ms))),
+    ];
     head.chain(metrics).chain(counts).chain(tail).collect()
 }
 
 const RATE: &str = "throughput";
+const BATCH: &str = "batch";
 
 fn text(report: &EvalReport) -> String {
     let labels = report.metric_schema.metrics.iter().map(|metric| metric.label.len());
@@ -134,5 +141,8 @@ fn text(report: &EvalReport) -> String {
         text += &counted.map_or_else(String::new, |[part, whole]| format!(" ({part} of {whole})"));
         text.push('\n');
     }
-    text + &format!("{RATE:<width$}  {} {}\n", show::significant(report.samples_per_s, 3), report.metric_schema.unit)
+    text += &format!("{RATE:<width$}  {} {}\n", show::significant(report.samples_per_s, 3), report.metric_schema.unit);
+    let StepTimes { p50, p90, p99, .. } = step_times(&report.batch_ms);
+    let [p50, p90, p99] = [p50, p90, p99].map(|ms| show::significant(ms, 3));
+    text + &format!("{BATCH:<width$}  {p50} ms in the network (median; 90 %: {p90}, 99 %: {p99})\n")
 }

@@ -2,9 +2,9 @@
 
 use crate::output::Table;
 use anyhow::Context;
-use bessemer_bench::stats::{mean, sample_deviation};
 use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::recipe::Override;
+use bessemer_train::stats::{mean, sample_deviation};
 use bessemer_train::tasks::MetricSchema;
 use bessemer_train::{RunFolder, TrainOptions, TrainReport};
 use std::path::PathBuf;

@@ -81,11 +81,5 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     };
     let input = convert.checkpoint.locate(&convert.input, common)?.path;
     let converted = convert_weights(&input, &convert.output, &settings)?;
-    if converted.loses_conventions {
-        common.notify(
-            "the detector was trained in the conventions of NVIDIA's recipe, which the file does not say: give the checkpoint \
-             itself where it is evaluated, asked or trained further",
-        );
-    }
     print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))
 }

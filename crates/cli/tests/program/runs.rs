@@ -113,7 +113,9 @@ fn weights_of_1000_classes_know_those_of_imagenet() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run(&format!("{TRAIN} --steps 1 --out run --set model.num_classes=1000")).ok();
-    run("weights convert run wide.safetensors").ok();
+    // A file that says nothing, as those that others publish.
+    let weights = folder.path().join("run/checkpoints/step-000001/model.safetensors");
+    fs::copy(weights, folder.path().join("wide.safetensors")).unwrap();
     run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
     let (pictures, shapes) = (folder.path().join("pictures"), folder.path().join("shapes/val"));
     fs::create_dir(&pictures).unwrap();

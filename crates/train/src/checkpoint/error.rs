@@ -65,7 +65,7 @@ fn join(damage: &[Damage]) -> String {
 
 impl CheckpointError {
     /// The reason alone, without the path that [`Damage`] names beside it.
-    pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+    pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), reason: reason.into() }
     }
 

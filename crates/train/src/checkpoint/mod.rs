@@ -35,6 +35,7 @@ pub(crate) use disk::{publish_content, publish_file};
 pub use error::{CheckpointError, Damage};
 pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
 pub use safetensors::Dtype;
+pub(crate) use safetensors_file::{note_of_safetensors, write_safetensors_with_note};
 pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};

@@ -1,7 +1,8 @@
 //! Reading and writing safetensors as streams, so that weights are never held twice.
 //!
 //! Layout: header length (`u64`, little-endian), header (JSON), then the tensors' bytes without gaps.
-//! Reading is strict: offsets must cover the data exactly, and every error names the file and the tensor.
+//! Reading is strict: offsets must cover the data exactly, and every error names the file and the tensor. The header may hold texts
+//! beside the tensors (`__metadata__`); one of them, under the name of this program, is what it says of the weights.
 
 use super::disk::publish_file;
 use super::error::CheckpointError;
@@ -9,7 +10,7 @@ use super::tensor::{NamedTensor, byte_size};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Error as _, MapAccess, Visitor};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -17,6 +18,8 @@ use std::path::Path;
 
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 const METADATA_KEY: &str = "__metadata__";
+/// The name of this program's text in the metadata.
+const NOTE_KEY: &str = "bessemer";
 
 /// Reads all tensors of a safetensors file, in the order in which they lie.
 ///
@@ -34,20 +37,45 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, Checkp
 /// # Errors
 /// A tensor named twice; an unwritable folder or a full disk.
 pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(), CheckpointError> {
-    publish_file(path, |sink| write_tensors(tensors, sink))
+    publish_file(path, |sink| write_tensors(tensors, None, sink))
+}
+
+/// [`write_safetensors`] with a text that [`note_of_safetensors`] finds.
+///
+/// # Errors
+/// As [`write_safetensors`].
+pub(crate) fn write_safetensors_with_note(
+    path: &Path,
+    tensors: &[NamedTensor<'_>],
+    note: &str,
+) -> Result<(), CheckpointError> {
+    publish_file(path, |sink| write_tensors(tensors, Some(note), sink))
+}
+
+/// The text that this program has put beside the tensors; `None` where there is none, and for other files than safetensors: what is
+/// wrong with those is told where their tensors are read.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn note_of_safetensors(path: &Path) -> Result<Option<String>, CheckpointError> {
+    let io_error = |source| CheckpointError::reading(path, source);
+    let file = File::open(path).map_err(io_error)?;
+    let length = file.metadata().map_err(io_error)?.len();
+    let header = read_header(&mut BufReader::new(file), length, path);
+    Ok(header.ok().and_then(|(_, mut header)| header.metadata.remove(NOTE_KEY)))
 }
 
 /// Writes the stream, largest element type first so that every tensor is aligned, then by name.
-pub(super) fn write_tensors(tensors: &[NamedTensor<'_>], sink: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_tensors(tensors: &[NamedTensor<'_>], note: Option<&str>, sink: &mut dyn Write) -> io::Result<()> {
     let mut ordered: Vec<&NamedTensor<'_>> = tensors.iter().collect();
     ordered.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
-    let header = encode_header(&ordered)?;
+    let header = encode_header(&ordered, note)?;
     sink.write_all(&(header.len() as u64).to_le_bytes())?;
     sink.write_all(&header)?;
     ordered.iter().try_for_each(|tensor| sink.write_all(&tensor.data))
 }
 
-fn encode_header(ordered: &[&NamedTensor<'_>]) -> io::Result<Vec<u8>> {
+fn encode_header(ordered: &[&NamedTensor<'_>], note: Option<&str>) -> io::Result<Vec<u8>> {
     let mut names = BTreeSet::new();
     let mut start = 0;
     let mut infos = Vec::with_capacity(ordered.len());
@@ -60,7 +88,8 @@ fn encode_header(ordered: &[&NamedTensor<'_>]) -> io::Result<Vec<u8>> {
         infos.push((tensor.name.clone(), info));
         start = end;
     }
-    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
+    let texts = note.map(|note| HashMap::from([(NOTE_KEY.to_owned(), note.to_owned())]));
+    let metadata = Metadata::new(texts, infos).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
     header.resize(header.len().next_multiple_of(8), b' ');
     Ok(header)
@@ -82,13 +111,18 @@ pub(super) fn read_layout(
     length: u64,
     path: &Path,
 ) -> Result<(u64, Vec<(String, TensorInfo)>), CheckpointError> {
+    let (start, header) = read_header(reader, length, path)?;
+    Ok((start, check_layout(header.infos, length - start, path)?))
+}
+
+/// Where the data begin, and what stands before them.
+fn read_header(reader: &mut impl Read, length: u64, path: &Path) -> Result<(u64, Header), CheckpointError> {
     let damaged = |reason: String| CheckpointError::damaged(path, reason);
     let header_length = read_header_length(reader, length).map_err(damaged)?;
-    let mut header = vec![0; header_length as usize];
-    reader.read_exact(&mut header).map_err(|error| damaged(format!("header: {error}")))?;
-    let infos = parse_header(&header).map_err(|error| damaged(format!("header is not valid: {error}")))?;
-    let start = 8 + header_length;
-    Ok((start, check_layout(infos, length - start, path)?))
+    let mut bytes = vec![0; header_length as usize];
+    reader.read_exact(&mut bytes).map_err(|error| damaged(format!("header: {error}")))?;
+    let header = parse_header(&bytes).map_err(|error| damaged(format!("header is not valid: {error}")))?;
+    Ok((8 + header_length, header))
 }
 
 fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String> {
@@ -180,17 +214,24 @@ pub(super) fn read_tensor(
     }
 }
 
-fn parse_header(bytes: &[u8]) -> Result<Vec<(String, TensorInfo)>, serde_json::Error> {
+/// What stands before the data.
+#[derive(Default)]
+struct Header {
+    metadata: BTreeMap<String, String>,
+    infos: Vec<(String, TensorInfo)>,
+}
+
+fn parse_header(bytes: &[u8]) -> Result<Header, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let infos = serde::Deserializer::deserialize_map(&mut deserializer, HeaderVisitor)?;
+    let header = serde::Deserializer::deserialize_map(&mut deserializer, HeaderVisitor)?;
     deserializer.end()?;
-    Ok(infos)
+    Ok(header)
 }
 
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Vec<(String, TensorInfo)>;
+    type Value = Header;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
@@ -198,19 +239,19 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut names = BTreeSet::new();
-        let mut infos = Vec::new();
+        let mut header = Header::default();
         while let Some(name) = map.next_key::<String>()? {
             if !names.insert(name.clone()) {
                 return Err(A::Error::custom(format!("tensor `{name}` appears twice")));
             }
             if name == METADATA_KEY {
-                map.next_value::<BTreeMap<String, String>>()?;
+                header.metadata = map.next_value()?;
                 continue;
             }
             let info = map.next_value().map_err(|error| A::Error::custom(format!("tensor `{name}`: {error}")))?;
-            infos.push((name, info));
+            header.infos.push((name, info));
         }
-        Ok(infos)
+        Ok(header)
     }
 }
 

@@ -344,7 +344,7 @@ pub(super) fn read_part(
 
 fn write_part(disk: &dyn Disk, path: &Path, name: &str, tensors: &[NamedTensor<'_>]) -> io::Result<FileEntry> {
     let mut writer = Hashing::new(disk.create(path)?);
-    write_tensors(tensors, &mut writer)?;
+    write_tensors(tensors, None, &mut writer)?;
     writer.inner.sync()?;
     let (size, sha256) = writer.finish();
     Ok(FileEntry { name: name.to_owned(), size, sha256 })

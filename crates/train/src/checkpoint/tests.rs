@@ -458,7 +458,7 @@ fn agrees_with_the_safetensors_library() {
     let half = NamedTensor::new("half", Dtype::F16, [3], vec![1; 6]).unwrap();
     let tensors = [half, checkpoint(1).model[0].clone(), NamedTensor::from_f32("empty", [0, 4], &[]).unwrap()];
     let mut bytes = Vec::new();
-    write_tensors(&tensors, &mut bytes).unwrap();
+    write_tensors(&tensors, None, &mut bytes).unwrap();
     let library = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     for tensor in &tensors {
         let view = library.tensor(&tensor.name).unwrap();

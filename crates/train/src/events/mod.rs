@@ -212,6 +212,12 @@ pub struct EvalInfo {
     pub data_s: f64,
     /// Running the plan.
     pub compute_s: f64,
+    /// Running it on one batch of rank 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_ms: Option<StepTimes>,
+    /// The same as published tables have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_style: Option<PublishedStyle>,
 }
 
 /// `checkpoint`: one was written and synchronised to the disk.

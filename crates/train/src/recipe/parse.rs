@@ -128,6 +128,19 @@ impl Recipe {
         toml::to_string(&self.to_table()).expect("every field of a recipe has a TOML form")
     }
 
+    /// The recipe as TOML without the fields that change nothing of what a run computes: those say where things lie on the machine that
+    /// it ran on, and what it showed meanwhile.
+    pub(crate) fn to_portable_toml(&self) -> String {
+        let Writer { mut table, free } = self.written();
+        for (section, field) in free.iter().filter_map(|path| path.split_once('.')) {
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                section.remove(field);
+            }
+        }
+        table.retain(|_, value| !matches!(value, Value::Table(section) if section.is_empty()));
+        toml::to_string(&table).expect("every field of a recipe has a TOML form")
+    }
+
     /// The whole recipe.
     pub fn to_table(&self) -> Table {
         self.written().table

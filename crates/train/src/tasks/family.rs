@@ -330,6 +330,19 @@ pub trait Family: Sync {
         None
     }
 
+    /// The recipe by which TensorFlow's weights of a model were trained, where that is not what a file is taken for.
+    ///
+    /// # Errors
+    /// A model of another family.
+    fn recipe_of_tensorflow(&self, _model: &str, _tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
+        Ok(None)
+    }
+
+    /// Files of a run's folder that say what its classes are.
+    fn class_files(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The table of embeddings among tensors that come from `recipe`, if it is known.
     fn embeddings(&self, _tensors: &[NamedTensor<'_>], _recipe: Option<&Recipe>) -> Option<EmbeddingTable> {
         None

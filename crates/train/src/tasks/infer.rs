@@ -136,8 +136,12 @@ pub(super) fn cell(number: f64) -> String {
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn read_labels(path: &Path) -> Result<Vec<String>, TrainError> {
-    let text = read_text(path)?;
-    Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
+    Ok(labels(&read_text(path)?))
+}
+
+/// Names of classes from a text with one in each line.
+pub(super) fn labels(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// The names that a person gives to the classes of weights from `origin`.

@@ -13,6 +13,7 @@ use crate::recipe::{Recipe, StartRecipe};
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::compile_options;
 use crate::signals::StopSignal;
+use crate::stats::{published_style, step_times};
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
 use bessemer_data::{BatchRange, Position};
@@ -594,6 +595,8 @@ impl Trainer<'_> {
             eval_s: report.seconds,
             data_s: report.data_s,
             compute_s: report.compute_s,
+            batch_ms: Some(step_times(&report.batch_ms)),
+            published_style: Some(published_style(&report.batch_ms)),
         };
         self.files.eval(self.step, info)?;
         report.notes.iter().try_for_each(|note| self.files.warning(note))?;

@@ -4,10 +4,10 @@ use super::model_options;
 use super::recipe::ClassifierRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
+use crate::loaded_weights::{LoadedWeights, WhichWeights, text_of_run};
 use crate::recipe::{Override, Recipe};
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::infer::read_labels;
+use crate::tasks::infer::labels;
 use bessemer_data::{Exif, IMAGENET_CLASSES, Resampling, ResizeCentreCrop, imagenet_classes, readable_class};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
@@ -37,15 +37,16 @@ pub struct Classifier {
     pub exif: Exif,
     /// Outputs before that of the first class.
     pub label_offset: usize,
-    /// Folders that the classes had, where the weights come from a run.
+    /// Folders that the classes had, where the weights come from a run or a file that says them.
     pub classes: Option<Vec<String>>,
     /// The weights, and where they come from.
     pub trained: LoadedWeights,
 }
 
 impl Classifier {
-    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, or a checkpoint in it, says by itself how the
-    /// model was trained; of a file the model is taken as published, with as many classes as the file has.
+    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, a checkpoint in it, or a file that was
+    /// converted from one, says by itself how the model was trained; of another file the model is taken as published, with as many classes as
+    /// the file has.
     ///
     /// # Errors
     /// A model or file that does not exist; a folder of another model; averages where there are none.
@@ -74,12 +75,10 @@ impl Classifier {
     /// In torchvision's form, or for a ResNet of TensorFlow in that of the recipe of NVIDIA's sample.
     fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
         let spec = find(name)?;
-        let is_resnet = matches!(spec.architecture, Architecture::ResNet { .. });
-        if is_resnet && trained.is_tensorflow {
-            let classes =
-                classes_of(&trained.tensors).map(|classes| Override::new("model.num_classes", classes as i64));
-            let overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", name)]).collect();
-            return Self::of_run(&Recipe::load(TENSORFLOW_RECIPE, &overrides)?, None, trained);
+        if trained.is_tensorflow
+            && let Some(recipe) = recipe_of_tensorflow(name, &trained.tensors)?
+        {
+            return Self::of_run(&recipe, None, trained);
         }
         let mut options = spec.options();
         if let Some(classes) = classes_of(&trained.tensors) {
@@ -153,9 +152,19 @@ pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
     bias.shape.first().copied()
 }
 
+/// The recipe of NVIDIA's sample for a ResNet of TensorFlow.
+pub(super) fn recipe_of_tensorflow(name: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
+    if !matches!(find(name)?.architecture, Architecture::ResNet { .. }) {
+        return Ok(None);
+    }
+    let classes = classes_of(tensors).map(|classes| Override::new("model.num_classes", classes as i64));
+    let overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", name)]).collect();
+    Ok(Some(Recipe::load(TENSORFLOW_RECIPE, &overrides)?))
+}
+
 /// The class names beside a run's checkpoints.
 fn read_classes(weights: &Path) -> Result<Option<Vec<String>>, TrainError> {
-    file_of_run(weights, CLASSES_FILE).map(|path| read_labels(&path)).transpose()
+    Ok(text_of_run(weights, CLASSES_FILE)?.map(|found| labels(&found.text)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Image classifiers as a family.
 
-use super::classifier::{Classifier, classes_of};
+use super::classifier::{CLASSES_FILE, Classifier, classes_of, recipe_of_tensorflow};
 use super::infer::ClassPredictor;
 use super::recipe::ClassifierRecipe;
 use super::{Classification, DataSource, TERMS, samples, workload};
@@ -135,6 +135,14 @@ impl Family for Classifiers {
 
     fn keep_samples(&self, run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
         samples::write(run, count, compute)
+    }
+
+    fn recipe_of_tensorflow(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
+        recipe_of_tensorflow(model, tensors)
+    }
+
+    fn class_files(&self) -> &'static [&'static str] {
+        &[CLASSES_FILE]
     }
 
     fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {

@@ -3,18 +3,17 @@
 use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
 use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
+use crate::loaded_weights::{LoadedWeights, RunText, WhichWeights, text_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession, TrainSession};
 use crate::tasks::InitialWeights;
 use bessemer_data::Split;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
 /// The classes of a run, in their order, in its folder.
-const CATEGORIES_FILE: &str = "categories.json";
+pub(super) const CATEGORIES_FILE: &str = "categories.json";
 
 /// What a class is in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,10 +31,9 @@ pub(super) fn write_categories(run: &Path, categories: &[ClassCategory]) -> Resu
 
 /// The classes in the folder of a run, or in one that its weights lie in.
 fn read_categories(weights: &Path) -> Result<Option<Vec<ClassCategory>>, TrainError> {
-    let Some(path) = file_of_run(weights, CATEGORIES_FILE) else { return Ok(None) };
-    let text = fs::read(&path).map_err(TrainError::io(&path, "read the categories"))?;
-    let parsed = serde_json::from_slice(&text);
-    parsed.map(Some).map_err(|error| TrainError::setting("the categories", path.display(), error.to_string()))
+    let Some(RunText { origin, text }) = text_of_run(weights, CATEGORIES_FILE)? else { return Ok(None) };
+    let parsed = serde_json::from_str(&text);
+    parsed.map(Some).map_err(|error| TrainError::setting("the categories", origin.display(), error.to_string()))
 }
 
 /// A detector with its weights, and the recipe that says what its images are like.
@@ -44,14 +42,14 @@ pub(super) struct Detector {
     /// That of the run, or that of a file with as many classes as the weights have.
     pub recipe: Recipe,
     pub settings: DetectorSettings,
-    /// The classes, where the weights come from a run.
+    /// The classes, where the weights come from a run or a file that says them.
     pub categories: Option<Vec<ClassCategory>>,
     pub trained: LoadedWeights,
 }
 
 impl Detector {
-    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, or a checkpoint in it, says by itself how the
-    /// model was trained; a file is taken as one of the package that publishes them.
+    /// Loads model `name` from what [`load_weights`](crate::checkpoint::load_weights) reads. A run, a checkpoint in it, or a file that was
+    /// converted from one, says by itself how the model was trained; another file is taken as one of the package that publishes them.
     ///
     /// # Errors
     /// A model or file that does not exist; a folder of another model; averages where there are none.

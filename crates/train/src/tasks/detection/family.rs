@@ -1,6 +1,6 @@
 //! Object detectors as families.
 
-use super::detector::Detector;
+use super::detector::{CATEGORIES_FILE, Detector};
 use super::infer::ObjectPredictor;
 use super::kind::DetectorKind;
 use super::{Detection, samples, sources};
@@ -142,6 +142,14 @@ impl Family for Detectors {
             TrainError::setting("the weights", &trained.origin, format!("they have no {bias}"))
         })?;
         Ok(Fitted { model, folder: None })
+    }
+
+    fn recipe_of_tensorflow(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
+        self.0.recipe_of_file(model, tensors, true).map(Some)
+    }
+
+    fn class_files(&self) -> &'static [&'static str] {
+        &[CATEGORIES_FILE]
     }
 
     fn outputs(&self) -> &'static [DetectorOutputs] {

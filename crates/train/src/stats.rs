@@ -1,6 +1,6 @@
 //! Statistics of step times, in the definitions that published tables use.
 
-use bessemer_train::events::{PublishedStyle, StepTimes};
+use crate::events::{PublishedStyle, StepTimes};
 
 /// Quantile `q` of `sorted` by linear interpolation (Hyndman and Fan's type 7, NumPy's default); 0 for no data.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -23,7 +23,8 @@ pub fn sample_deviation(data: &[f64]) -> f64 {
     (squares / (data.len().max(2) - 1) as f64).sqrt()
 }
 
-pub(crate) fn median(data: &[f64]) -> f64 {
+/// The middle of data; 0 for no data.
+pub fn median(data: &[f64]) -> f64 {
     quantile(&sorted(data), 0.5)
 }
 
