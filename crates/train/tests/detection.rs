@@ -292,7 +292,7 @@ fn a_file_says_how_its_weights_were_trained() {
     let source = format!("data.source={}", data.display());
     let run = folder.path().join("run");
     let overrides =
-        ["train.steps=1", &source, "model.edge_weights=signed", "detection.anchor_scale=3", "train.ema_decay=0.5"];
+        ["train.steps=1", &source, "model.edge_weights=signed", "detection.max_detections=3", "train.ema_decay=0.5"];
     train(&options(&run, &overrides)).unwrap();
     // Far from the run, so that nothing is found beside it.
     let elsewhere = TempDir::new().unwrap();
@@ -303,7 +303,7 @@ fn a_file_says_how_its_weights_were_trained() {
     assert!(fs::read(&file).unwrap() == fs::read(&again).unwrap());
     write_safetensors(&bare, &read_safetensors(&file).unwrap()).unwrap();
     let header = String::from_utf8_lossy(&fs::read(&file).unwrap()[..1 << 14]).into_owned();
-    assert!(header.contains("anchor_scale = 3.0") && !header.contains(&*folder.path().to_string_lossy()), "{header}");
+    assert!(header.contains("max_detections = 3") && !header.contains(&*folder.path().to_string_lossy()), "{header}");
 
     let detected = |weights: &Path, out: &str| {
         let asked = PredictOptions { top_k: Some(5), out: Some(path(out)), ..PredictOptions::default() };
@@ -313,7 +313,7 @@ fn a_file_says_how_its_weights_were_trained() {
         json(&path(out).join("results.json"))
     };
     let (of_run, of_file) = (detected(&run, "1"), detected(&file, "2"));
-    assert!(of_run.len() == 5 && of_run == of_file);
+    assert!(of_run.len() == 3 && of_run == of_file);
     assert_ne!(of_run, detected(&bare, "3"));
 }
 

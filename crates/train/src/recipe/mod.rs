@@ -24,7 +24,7 @@ pub use optimizer::{AdamFields, LambFields, OptimizerKind, OptimizerRecipe, Opti
 pub use parse::{Override, Problem, RecipeError};
 pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm};
 pub(crate) use section::section;
-pub use section::{Field, Range, Reader, Section, Writer, defaults, to_value};
+pub use section::{Field, Meaning, Range, Reader, Section, Writer, defaults, to_value};
 pub use share::StepShare;
 
 use crate::device::DeviceKind;
@@ -105,7 +105,7 @@ section! {
     /// The data; families add fields.
     pub struct DataRecipe {
         /// A folder, `synthetic` or `shapes`; usually given on the command line.
-        pub source: Option<String>, free;
+        pub source: Option<String>, place;
         /// Number of generated samples for training; only for generated data.
         pub train_samples: Option<u64> => Range::closed(1.0, COUNT);
         /// Number of generated samples for evaluation; only for generated data.
@@ -287,10 +287,10 @@ section! {
     /// What a run begins with; with neither field, weights drawn from the seed.
     pub struct StartRecipe {
         /// Weights of a file, a checkpoint or a run.
-        pub weights: Option<PathBuf>, free;
+        pub weights: Option<PathBuf>, place;
         /// A run, of which the newest checkpoint is taken, or a checkpoint, with its weights, moments and averages: the next phase of a
         /// training in several, with a schedule that begins at step 0.
-        pub init_from: Option<PathBuf>, free;
+        pub init_from: Option<PathBuf>, place;
     }
 }
 

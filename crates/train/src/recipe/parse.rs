@@ -128,11 +128,10 @@ impl Recipe {
         toml::to_string(&self.to_table()).expect("every field of a recipe has a TOML form")
     }
 
-    /// The recipe as TOML without the fields that change nothing of what a run computes: those say where things lie on the machine that
-    /// it ran on, and what it showed meanwhile.
+    /// The recipe as TOML without the fields that say where things lie on the machine of the run.
     pub(crate) fn to_portable_toml(&self) -> String {
-        let Writer { mut table, free } = self.written();
-        for (section, field) in free.iter().filter_map(|path| path.split_once('.')) {
+        let Writer { mut table, places, .. } = self.written();
+        for (section, field) in places {
             if let Some(Value::Table(section)) = table.get_mut(section) {
                 section.remove(field);
             }

@@ -16,8 +16,19 @@ pub struct Field {
     pub default: Option<fn() -> Value>,
     /// What its number, or each number of its array, may be.
     pub range: Option<Range>,
-    /// Whether it has no influence on what a run computes, so that a resumed run may change it.
-    pub is_free: bool,
+    /// What it means for a run.
+    pub meaning: Meaning,
+}
+
+/// What a field means for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// It decides what a run computes: a resumed run keeps it.
+    Computed,
+    /// It has no influence on what a run computes, so that a resumed run may change it.
+    Free,
+    /// Free, and says where something lies on the machine of the run.
+    Place,
 }
 
 /// Fields that are read and written together; several of them may make up one section of a file.
@@ -26,10 +37,10 @@ pub trait Section: Serialize + DeserializeOwned {
     const FIELDS: &'static [Field];
 }
 
-/// Declares a [`Section`]: `pub NAME: TYPE = DEFAULT => RANGE, free;`, where everything behind the type may be left out.
+/// Declares a [`Section`]: `pub NAME: TYPE = DEFAULT => RANGE, free;`, where everything behind the type may be left out, and `place` may stand for `free`.
 macro_rules! section {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$doc:meta])* pub $field:ident: $ty:ty $(= $default:expr)? $(=> $range:expr)? $(, $free:ident)?;)*
+        $($(#[$doc:meta])* pub $field:ident: $ty:ty $(= $default:expr)? $(=> $range:expr)? $(, $meaning:ident)?;)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -42,7 +53,7 @@ macro_rules! section {
                 name: stringify!($field),
                 default: section!(@default $ty $(, $default)?),
                 range: section!(@range $($range)?),
-                is_free: section!(@free $($free)?),
+                meaning: section!(@meaning $($meaning)?),
             },)*];
         }
     };
@@ -50,8 +61,9 @@ macro_rules! section {
     (@default $ty:ty, $default:expr) => { Some(|| $crate::recipe::to_value::<$ty>(&$default)) };
     (@range) => { None };
     (@range $range:expr) => { Some($range) };
-    (@free) => { false };
-    (@free free) => { true };
+    (@meaning) => { $crate::recipe::Meaning::Computed };
+    (@meaning free) => { $crate::recipe::Meaning::Free };
+    (@meaning place) => { $crate::recipe::Meaning::Place };
 }
 pub(crate) use section;
 
@@ -225,14 +237,18 @@ pub struct Writer {
     pub(super) table: Table,
     /// Paths of fields that change nothing of what a run computes.
     pub(super) free: BTreeSet<String>,
+    /// Sections and names of those of them that are places.
+    pub(super) places: Vec<(&'static str, &'static str)>,
 }
 
 impl Writer {
     /// Adds fields to a section, which is left out as long as it has none.
     pub fn put<T: Section>(&mut self, section: &'static str, fields: &T) {
         let Value::Table(fields) = to_value(fields) else { unreachable!("sections are tables") };
-        let free = T::FIELDS.iter().filter(|field| field.is_free).map(|field| format!("{section}.{}", field.name));
-        self.free.extend(free);
+        let free = T::FIELDS.iter().filter(|field| field.meaning != Meaning::Computed);
+        self.free.extend(free.map(|field| format!("{section}.{}", field.name)));
+        let places = T::FIELDS.iter().filter(|field| field.meaning == Meaning::Place);
+        self.places.extend(places.map(|field| (section, field.name)));
         if fields.is_empty() {
             return;
         }

@@ -17,12 +17,12 @@ section! {
     /// How questions about a text are answered, in `[squad]`.
     pub(crate) struct SquadFields {
         /// A WordPiece vocabulary; absent for the one beside the weights that are fine-tuned.
-        pub vocab: Option<String>, free;
+        pub vocab: Option<String>, place;
         /// The questions to train on: a file, or the name of one in the folder of the data; absent for the only `train-*.json`
         /// there.
-        pub train_file: Option<String>, free;
+        pub train_file: Option<String>, place;
         /// The questions to evaluate on, in the same way; absent for the only `dev-*.json`, if there is one.
-        pub dev_file: Option<String>, free;
+        pub dev_file: Option<String>, place;
         /// Whether windows are kept in a file beside the questions, where that can be written.
         pub cache: bool = true, free;
         /// Tokens of a window: question, part of the context, and what is between them.

@@ -46,7 +46,7 @@ section! {
     /// How sequences are made of text, in `[text]`.
     pub(crate) struct TextFields {
         /// A WordPiece vocabulary, for data without a vocabulary.
-        pub vocab: Option<String>, free;
+        pub vocab: Option<String>, place;
         /// Tokens of a sequence.
         pub sequence_length: u64 = 128 => Range::closed(8.0, 65_536.0);
         /// Part of the tokens that is predicted; like the fields below, of data that is made into sequences on the fly.
