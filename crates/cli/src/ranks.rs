@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,6 +26,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Options of a command that runs on several devices.
 #[derive(Debug, Args)]
@@ -238,7 +239,7 @@ pub(crate) fn tell_error(code: u8, error: &str) {
 
 /// The reading end of a pipe for errors, in a folder that serves the launcher for its own files as well: one that is killed leaves them.
 struct ErrorPipe {
-    folder: PathBuf,
+    folder: TempDir,
     reader: File,
     bytes: Vec<u8>,
     /// Whether a rank has had it open.
@@ -249,13 +250,10 @@ struct ErrorPipe {
 
 impl ErrorPipe {
     fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("bessemer-ranks-{}", std::process::id()));
-        fs::create_dir(&folder)?;
-        let open = || -> Result<File> {
-            mkfifo(&Self::path_in(&folder), Mode::S_IRUSR | Mode::S_IWUSR)?;
-            Ok(OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(Self::path_in(&folder))?)
-        };
-        let reader = open().inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
+        let folder = TempDir::with_prefix("bessemer-ranks-")?;
+        let pipe = Self::path_in(folder.path());
+        mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe)?;
         Ok(Self { folder, reader, bytes: Vec::new(), was_open: false, closed: None })
     }
 
@@ -304,13 +302,6 @@ impl ErrorPipe {
     }
 }
 
-impl Drop for ErrorPipe {
-    fn drop(&mut self) {
-        // Nobody can do more about it.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 /// How long a launcher has to end when all ranks have, one of them with an error: Open MPI's sleeps for ten seconds before it looks
 /// whether those that it ends are still there.
 const LAUNCHER_GRACE: Duration = Duration::from_millis(300);
@@ -333,13 +324,13 @@ pub(crate) fn run_ranks(start: &Start<'_>, arguments: &[OsString], stop: &StopSi
     let &Start { ranks, mpi, device } = start;
     let program = std::env::current_exe()?;
     let mut errors = ErrorPipe::new()?;
-    let pipe = ErrorPipe::path_in(&errors.folder);
+    let pipe = ErrorPipe::path_in(errors.folder.path());
     let mut job = match device {
         DeviceKind::Cpu => {
             let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
             common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
             let mut command = launcher.command(ranks, program.as_os_str(), arguments);
-            Job::start(command.env(ERRORS, &pipe).env("OMPI_MCA_orte_tmpdir_base", &errors.folder))?
+            Job::start(command.env(ERRORS, &pipe).env("OMPI_MCA_orte_tmpdir_base", errors.folder.path()))?
         }
         DeviceKind::Cuda { .. } => {
             common.notify(&format!("{ranks} ranks, each with a GPU"));

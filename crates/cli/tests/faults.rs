@@ -22,7 +22,7 @@ fn tell(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Injects this many faults, each again where its run had ended before it came, at most twice. Ranks mostly wait for a rank that is
+/// Injects this many faults, each again and earlier where its run had ended before it came, at most twice. Ranks mostly wait for a rank that is
 /// silent, so that several runs are made at once, each between other nodes.
 fn inject(ranks: usize, runs: usize, count: usize, faults: impl IntoIterator<Item = Fault>) {
     let faults: Vec<Fault> = faults.into_iter().collect();
@@ -39,7 +39,7 @@ fn inject(ranks: usize, runs: usize, count: usize, faults: impl IntoIterator<Ite
         };
         while let Some((index, fault)) = take() {
             for attempt in 0..3 {
-                match site.inject(index + attempt * faults.len(), fault) {
+                match site.inject(index + attempt * faults.len(), fault, attempt) {
                     Ok(Some(outcome)) => {
                         assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
                         injected.fetch_add(1, Relaxed);

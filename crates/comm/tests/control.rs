@@ -126,10 +126,10 @@ fn an_exchange_is_waited_for_within_its_limit() {
     on_ranks(&job(3), |control| {
         control.all_gather(&[], None).unwrap();
         let begun = Instant::now();
-        let limit = Duration::from_millis(if control.rank() == 2 { 300 } else { 60_000 });
+        let limit = Duration::from_secs(if control.rank() == 2 { 2 } else { 60 });
         let error = if control.rank() == 1 { failure(&control) } else { control.gather(&[], Some(limit)).unwrap_err() };
         let CommError::Job(failure) = error else { panic!("{error}") };
-        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert!(begun.elapsed() < Duration::from_secs(20));
         assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Stuck, &[1][..]));
         assert!(
             failure.message.contains("for what ranks tell each other: not begun by rank 1 ("),
@@ -145,8 +145,6 @@ fn a_closed_connection_is_a_lost_rank() {
         let rank = control.rank();
         let progress = Progress { step: 12, phase: Phase::Compute, micro_batch: 1, begun: 3, done: 2, collectives: 5 };
         control.report(progress);
-        // Two heartbeats carry the progress.
-        std::thread::sleep(Duration::from_millis(100));
         control.all_gather(&[], None).unwrap();
         if rank == 2 {
             return;
@@ -283,14 +281,16 @@ fn refused_processes_learn_why() {
     let other_job = Job { cookie: "other".into(), ..job.clone() };
     assert_eq!(join(&other_job, 1, &address).err(), Some(CommError::WrongCookie));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| join(&job, 0, &address));
-        // Until the first has joined, the second is the first.
-        std::thread::sleep(Duration::from_millis(300));
-        let twin = join(&job, 0, &address).err().unwrap();
+        let (joined, has_joined) = std::sync::mpsc::channel();
+        let (job, address) = (&job, &address);
+        // It is told who is missing once it has joined.
+        let first = scope.spawn(move || Control::join(job, 0, address, |_| joined.send(()).unwrap()));
+        has_joined.recv().unwrap();
+        let twin = join(job, 0, address).err().unwrap();
         assert_eq!(twin, CommError::RankTaken { host: bessemer_comm::net::host_name() });
         let mut differing = job.clone();
         differing.identity.data = "d2".into();
-        let refused = join(&differing, 1, &address).err().unwrap();
+        let refused = join(&differing, 1, address).err().unwrap();
         let expected = "rank 0 refused this rank: its data is d2, that of rank 0 is d1; all ranks must agree";
         assert_eq!(refused.to_string(), expected);
         let host = bessemer_comm::net::host_name();

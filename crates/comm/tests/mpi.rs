@@ -114,16 +114,16 @@ fn loss(placement: &Placement, variables: &Variables) -> String {
         // It must not end the job by its exit code, which some launchers notice before the others do.
         std::thread::sleep(Duration::from_millis(300));
         drop(control);
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(6));
         std::process::exit(0);
     }
     let values = vec![1.0; 100_000];
     let begun = Instant::now();
     let error = engine.all_reduce(&[&values], BUCKETS[7].1, BUCKETS[7].2).wait().err().expect("a rank is lost");
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     // The engine, which does not end MPI now, ends at once.
     drop(engine);
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     error.to_string()
 }
 

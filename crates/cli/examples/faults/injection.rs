@@ -105,6 +105,11 @@ impl Fault {
         self.rank().is_some()
     }
 
+    /// Whether the others lose a rank by its silence. In other runs none is lost so, however slow the machine.
+    fn falls_silent(self) -> bool {
+        matches!(self, Fault::Stop(_) | Fault::Network(_)) && self.ends_the_run()
+    }
+
     /// Whether the rank itself is gone, so that nothing is asked of it.
     fn removes(self, rank: usize) -> bool {
         matches!(self, Fault::Kill(_, lost) | Fault::Stop(lost) | Fault::Halt(lost) if lost == rank)
@@ -117,7 +122,7 @@ impl Fault {
             Fault::Kill(..) if !had_met => JOIN_TIMEOUT + DEADLINE,
             Fault::Kill(..) => DEADLINE,
             Fault::Halt(_) => COLLECTIVE_TIMEOUT + DEADLINE,
-            Fault::Stop(_) | Fault::Network(_) if self.ends_the_run() => PEER_TIMEOUT + DEADLINE,
+            Fault::Stop(_) | Fault::Network(_) if self.falls_silent() => PEER_TIMEOUT + DEADLINE,
             Fault::Stop(_) | Fault::Network(_) => RUN_LIMIT / 2,
         }
     }
@@ -249,8 +254,7 @@ impl Site {
         }
         let mut arguments: Vec<OsString> = vec![self.folder.join("rank").into(), folder.clone().into()];
         arguments.push(self.program.clone().into());
-        let peer_timeout = PEER_TIMEOUT.to_string();
-        arguments.extend(["train", "--quiet", "--threads", "1", "--peer-timeout", &peer_timeout].map(Into::into));
+        arguments.extend(["train", "--quiet", "--threads", "1"].map(Into::into));
         arguments.extend(options.iter().map(Into::into));
         match run.join("recipe.toml").is_file() {
             true => arguments.extend(["--resume".into(), run.clone().into()]),
@@ -268,19 +272,20 @@ impl Site {
     }
 
     /// Injects a fault, and looks at all that must be true behind it. `None` where the run ended before. Its number chooses the MPI
-    /// and the moment.
+    /// and the moment, which is the earlier the more often the fault was `missed`.
     ///
     /// # Errors
     /// This system cannot inject it.
-    pub(crate) fn inject(&mut self, number: usize, mut fault: Fault) -> Result<Option<Outcome>> {
+    pub(crate) fn inject(&mut self, number: usize, mut fault: Fault, missed: usize) -> Result<Option<Outcome>> {
         // Times of faults are spread evenly.
-        let chance = (number as f64 * 0.618_034).fract();
+        let chance = (number as f64 * 0.618_034).fract() / (1 + missed) as f64;
         let launcher = self.launchers[number % self.launchers.len()].clone();
         let name = format!("fault-{number}");
-        let seconds = [COLLECTIVE_TIMEOUT, JOIN_TIMEOUT].map(|seconds| seconds.to_string());
+        let seconds = [COLLECTIVE_TIMEOUT, JOIN_TIMEOUT, PEER_TIMEOUT].map(|seconds| seconds.to_string());
         let options: &[&str] = match fault {
             Fault::Halt(_) => &["--collective-timeout", &seconds[0]],
             Fault::Kill(Phase::Start, _) => &["--join-timeout", &seconds[1]],
+            _ if fault.falls_silent() => &["--peer-timeout", &seconds[2]],
             _ => &[],
         };
         let mut run = self.start(&name, &launcher, options)?;

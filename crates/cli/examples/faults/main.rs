@@ -68,7 +68,7 @@ fn inject(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let mut bad = 0;
     for number in options.skip..options.faults {
         let fault = all[number % all.len()];
-        match site.inject(number, fault) {
+        match site.inject(number, fault, 0) {
             Err(reason) => {
                 table.entry(fault.kind()).or_default().skipped += 1;
                 println!("skipped: {fault}: {reason}");

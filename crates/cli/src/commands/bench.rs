@@ -28,6 +28,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -421,27 +422,19 @@ impl Measurement<'_> {
 /// What runs each repeat in a fresh process, and a folder for what it says.
 pub(super) struct Process {
     runner: Runner,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Process {
     pub(super) fn new(stop: StopSignal) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program's own path is not known")?;
-        let folder = std::env::temp_dir().join(format!("bessemer-bench-{}", std::process::id()));
-        fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+        let folder = TempDir::with_prefix("bessemer-bench-")?;
         Ok(Self { runner: Runner { program, stop }, folder })
     }
 
     /// With options of the ranks.
     pub(super) fn repeat(&self, request: &Request, options: &[String]) -> Result<Repeat, MeasureError> {
-        Repeat::in_process(request, &self.runner, options, &self.folder.join("repeat"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Nothing in it is needed; a system that keeps it loses nothing.
-        let _ = fs::remove_dir_all(&self.folder);
+        Repeat::in_process(request, &self.runner, options, &self.folder.path().join("repeat"))
     }
 }
 

@@ -7,8 +7,8 @@ use bessemer_bench::peers::{Folders, Peer, Peers, install};
 use bessemer_train::{DeviceKind, StopSignal};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use std::fs;
 use std::path::PathBuf;
+use tempfile::TempDir;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -84,11 +84,9 @@ fn list(options: &List) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program's own path is not known")?;
     let peers = Peers::find(&Folders::of_user(options.peers.clone()), &program, options.python.as_deref())?;
     let runner = Runner { program, stop: StopSignal::from_system()? };
-    let logs = std::env::temp_dir().join(format!("bessemer-peers-{}", std::process::id()));
-    fs::create_dir_all(&logs).with_context(|| format!("{}: cannot be made", logs.display()))?;
+    let logs = TempDir::with_prefix("bessemer-peers-")?;
     let known: Vec<(&Peer, Result<Capabilities, Failure>)> =
-        peers.iter().map(|peer| (peer, peer.describe(&runner, &logs))).collect();
-    fs::remove_dir_all(&logs).with_context(|| format!("{}: cannot be removed", logs.display()))?;
+        peers.iter().map(|peer| (peer, peer.describe(&runner, logs.path()))).collect();
     if options.json {
         let one = |(peer, known): &(&Peer, Result<Capabilities, Failure>)| {
             json!({

@@ -116,7 +116,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         recipe.start = start;
     }
     let group = options.ranks.join(&recipe.to_toml(), common.device_kind(), common)?;
-    let recipe = match recipe_for_ranks(recipe, options, group.size()) {
+    let recipe = match recipe_for_ranks(recipe, options, &group, common) {
         Ok(recipe) => recipe,
         Err(error) => {
             group.refuse(&error.to_string());
@@ -125,9 +125,6 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     };
     if options.weak && options.resume.is_none() && group.leads() && recipe.schedule.lr_per.is_none() {
         common.notify("--weak: the learning rate stays, as the recipe has no schedule.lr_per");
-    }
-    if group.leads() {
-        common.tell_emulation(recipe.precision.compute)?;
     }
     if options.verbose {
         common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
@@ -172,13 +169,19 @@ impl Options {
     }
 }
 
-/// The recipe as so many ranks train it, which all of them find alike.
-fn recipe_for_ranks(recipe: Recipe, options: &Options, ranks: usize) -> anyhow::Result<Recipe> {
-    if ranks > 1 && options.seeds.is_some() {
+/// The recipe as the ranks of a group train it.
+fn recipe_for_ranks(recipe: Recipe, options: &Options, group: &Group, common: &Common) -> anyhow::Result<Recipe> {
+    if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }
+    if group.leads() {
+        common.tell_emulation(recipe.precision.compute)?;
+    }
     // A run that is resumed keeps its step.
-    if options.resume.is_some() { Ok(recipe) } else { Ok(recipe.shared(options.step_share(), ranks as u64)?) }
+    match options.resume {
+        Some(_) => Ok(recipe),
+        None => Ok(recipe.shared(options.step_share(), group.size() as u64)?),
+    }
 }
 
 fn train_once(request: &TrainOptions, group: Group, common: &Common) -> anyhow::Result<TrainReport> {

@@ -164,7 +164,7 @@ fn steps(machine: &Machine, run: &str) -> usize {
 const LONG: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=2 --set eval.batch_size=4 \
                     --set data.eval_samples=4 --set data.train_samples=400 --set schedule.warmup_epochs=0 \
                     --set data.image_size=16 --set data.eval_image_size=16 --set data.eval_resize=16 \
-                    --set checkpoint.every_steps=100000 --set train.accumulation=2 --set schedule.kind=constant --steps 10000 --out long";
+                    --set checkpoint.every_steps=100000 --set train.accumulation=2 --set schedule.kind=constant --steps 10000 --peer-timeout 60 --out long";
 
 /// A rank that is killed, and one whose communicator tells of an error: the other ends with one line that says so, and keeps the last
 /// whole step, from which the run goes on.
@@ -178,13 +178,13 @@ fn a_rank_that_is_lost_ends_the_other_with_a_message() {
         let begun = Instant::now();
         while steps(&machine, &run) < 3 {
             assert!(begun.elapsed() < Duration::from_secs(300), "no steps are made");
-            if first.try_wait().unwrap().is_some() {
+            if first.try_wait().unwrap().is_some() && steps(&machine, &run) < 3 {
                 let (code, said) = end(first, Duration::ZERO);
                 panic!("rank 0 ends with {code:?} before it is to: {said}");
             }
             sleep(Duration::from_millis(10));
         }
-        let within = Duration::from_secs(20);
+        let within = Duration::from_secs(60);
         let error = match error_at {
             "30" => {
                 // It makes some steps before.
@@ -202,7 +202,7 @@ fn a_rank_that_is_lost_ends_the_other_with_a_message() {
         };
         let begun = Instant::now();
         let (code, said) = end(first, within);
-        assert!(begun.elapsed() < Duration::from_secs(5), "it ends after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(30), "it ends after {:?}", begun.elapsed());
         assert_eq!(code, Some(1), "{said}");
         assert!(said.starts_with("error: ") && said.lines().count() == 1 && said.contains(error), "{said}");
         let latest = fs::read_to_string(machine.path(&run).join("checkpoints/latest")).unwrap();

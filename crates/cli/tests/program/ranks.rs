@@ -198,8 +198,7 @@ fn assert_scaling(results: &[serde_json::Value], samples: [u64; 2], batches: [u6
     let near = |value: &serde_json::Value, expected: f64| (number(value) / expected - 1.0).abs() < 1e-6;
     assert!(near(&two["speed_up"], rates[1] / rates[0]) && near(&two["efficiency"], rates[1] / rates[0] / 2.0));
     assert!(near(&together["apart_efficiency"], rates[1] / number(&together["apart_throughput"])), "{together}");
-    let step_ms = number(&results[1]["step_ms"]["mean"]);
-    assert!((0.0..step_ms).contains(&number(&together["exposed_ms"])) && number(&together["exposed_ms"]) > 0.0);
+    assert!(number(&together["exposed_ms"]) > 0.0, "{together}");
     assert!(number(&together["slowest"]["over_median"]) >= 1.0 && together["slowest"]["host"] != "", "{together}");
     assert!(together["transport"].as_str().unwrap().contains("MPI"), "{together}");
     let simulated = &two["simulated"];
@@ -367,7 +366,7 @@ fn the_signal_of_batch_systems_is_a_request_to_stop() {
 fn failed_jobs_are_restarted() {
     for (name, launcher) in launchers() {
         let place = Place::new();
-        let every = LONG.replace("train.steps=4000", "train.steps=40").replace("every_steps=3000", "every_steps=10");
+        let every = LONG.replace("train.steps=4000", "train.steps=100").replace("every_steps=3000", "every_steps=10");
         let train = format!("train --recipe tiny.toml {every} --quiet");
         let running =
             Running::of(&mut place.command(&format!("launch -n 2 --mpi {name} --restarts 1 -- {train} --out run")));
@@ -376,7 +375,7 @@ fn failed_jobs_are_restarted() {
         let ran = running.end();
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(ran.err.contains("it is resumed, 0 more restarts are left"), "{}", ran.err);
-        assert_eq!(place.steps("run"), 40);
+        assert_eq!(place.steps("run"), 100);
         place.launched(&launcher, 2, &format!("{train} --out undisturbed")).ok();
         assert!(place.tensors("run") == place.tensors("undisturbed"));
     }

@@ -137,11 +137,12 @@ impl Control {
     fn wait_for_welcome(&self, missing: &mut impl FnMut(&[usize])) -> Result<Vec<String>, CommError> {
         let mut inner = self.shared.lock();
         loop {
-            if let Some(error) = &inner.failure {
-                return Err(error.clone());
-            }
+            // A rank that was welcome is a member, and learns of the failure of another as members do.
             if let Some(hosts) = inner.hosts.take() {
                 return Ok(hosts);
+            }
+            if let Some(error) = &inner.failure {
+                return Err(error.clone());
             }
             if let Some(ranks) = inner.missing.take() {
                 missing(&ranks);
@@ -251,6 +252,9 @@ impl Control {
         let mut next = self.next_exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let number = *next;
         *next += 1;
+        // Where this rank is must be known before it may be lost behind what it gives.
+        let progress = self.shared.lock().progress;
+        self.send(&FromRank::Beat(progress), &[]);
         self.send(&FromRank::Give { number, to_all }, bytes);
         let begun = Instant::now();
         let mut complained = None;

@@ -283,6 +283,7 @@ fn two_ranks_train_a_bert() {
 fn a_lost_rank_ends_the_wait_and_leaves_state_whole() {
     let Some(folder) = mock_or_skip("a_lost_rank_ends_the_wait_and_leaves_state_whole") else { return };
     for eager in [true, false] {
+        let is_fed = Barrier::new(2);
         let ends = in_ranks(folder, (2, eager), |device, rank, job| {
             let graph = several_sums(2, Wire::F32);
             let plan = compile(&graph, &CudaTarget, &CompileOptions::default()).unwrap();
@@ -295,11 +296,13 @@ fn a_lost_rank_ends_the_wait_and_leaves_state_whole() {
             }
             let total = read_f32(&*state, "total").unwrap();
             if rank == 1 {
+                is_fed.wait();
                 std::thread::sleep(Duration::from_millis(200));
                 job.has_failed.store(true, Ordering::SeqCst);
                 return (total, Duration::ZERO);
             }
             executor.feed(&[("x", &bytes(&numbers(rank, 3)))]).unwrap();
+            is_fed.wait();
             let begun = Instant::now();
             let error = executor.run().unwrap_err().to_string();
             assert_eq!(error, "lost rank 1 (host b)", "eager {eager}");
@@ -311,7 +314,7 @@ fn a_lost_rank_ends_the_wait_and_leaves_state_whole() {
             (total, waited)
         });
         assert!(ends[0].0 == ends[1].0);
-        assert!(ends[0].1 < Duration::from_secs(5), "waited {:?}", ends[0].1);
+        assert!(ends[0].1 < Duration::from_secs(20), "waited {:?}", ends[0].1);
     }
 }
 
@@ -339,8 +342,11 @@ fn a_rank_that_is_lost_behind_the_sums_of_a_step_leaves_it_whole() {
                 if step == 2 {
                     are_done.wait();
                     job.has_failed.store(true, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(200));
-                    assert!(executor.feed(&[("x", &bytes(&numbers(rank, 3)))]).is_err(), "the failure was seen");
+                    let begun = Instant::now();
+                    while executor.feed(&[("x", &bytes(&numbers(rank, 3)))]).is_ok() {
+                        assert!(begun.elapsed() < Duration::from_secs(20), "the failure is not seen");
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
                 }
                 executor.collect(ticket).unwrap();
             }

@@ -38,15 +38,18 @@ def nap(request):
     """Steps of sleep, timed as in any framework."""
     for _ in range(request["warmup"]):
         time.sleep(NAP_S)
-    mark("begin")
+    mark("before_begin")
     start = last = time.perf_counter()
+    mark("after_begin")
     stamps = []
-    for _ in range(request["steps"]):
+    for step in range(request["steps"]):
         time.sleep(NAP_S)
+        if step == request["steps"] - 1:
+            mark("before_end")
         now = time.perf_counter()
         stamps.append((now - last) * 1000)
         last = now
-    mark("end")
+    mark("after_end")
     return {"step_ms": stamps, "window_s": last - start, "losses": [1.0] * (request["warmup"] + request["steps"]),
             "peak_memory_bytes": 1_000_000, "import_memory_bytes": 500_000}
 
