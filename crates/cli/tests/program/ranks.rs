@@ -366,7 +366,7 @@ fn the_signal_of_batch_systems_is_a_request_to_stop() {
 fn failed_jobs_are_restarted() {
     for (name, launcher) in launchers() {
         let place = Place::new();
-        let every = LONG.replace("train.steps=4000", "train.steps=100").replace("every_steps=3000", "every_steps=10");
+        let every = LONG.replace("train.steps=4000", "train.steps=60").replace("every_steps=3000", "every_steps=10");
         let train = format!("train --recipe tiny.toml {every} --quiet");
         let running =
             Running::of(&mut place.command(&format!("launch -n 2 --mpi {name} --restarts 1 -- {train} --out run")));
@@ -375,7 +375,7 @@ fn failed_jobs_are_restarted() {
         let ran = running.end();
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(ran.err.contains("it is resumed, 0 more restarts are left"), "{}", ran.err);
-        assert_eq!(place.steps("run"), 100);
+        assert_eq!(place.steps("run"), 60);
         place.launched(&launcher, 2, &format!("{train} --out undisturbed")).ok();
         assert!(place.tensors("run") == place.tensors("undisturbed"));
     }
