@@ -67,7 +67,7 @@ impl Provenance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{NamedTensor, write_safetensors, write_safetensors_with_note};
+    use crate::checkpoint::{NamedTensor, read_safetensors, write_safetensors, write_safetensors_with_note};
     use crate::loaded_weights::{recipe_of, vocabulary_of};
     use crate::tasks::registry;
     use tempfile::TempDir;
@@ -107,6 +107,22 @@ mod tests {
             let mut without = Recipe::load(name, &[]).unwrap();
             without.data.source = None;
             assert_eq!(Recipe::from_toml(&portable, name, &[]).unwrap(), without);
+        }
+    }
+
+    #[test]
+    fn others_read_the_file() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("noted");
+        for count in [0, 2] {
+            let tensor = |name: usize| NamedTensor::from_f32(name.to_string(), vec![1], &[1.0]).unwrap();
+            let tensors: Vec<NamedTensor<'_>> = (0..count).map(tensor).collect();
+            write_safetensors_with_note(&path, &tensors, "a \"note\"").unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+            let texts = metadata.metadata().clone().unwrap();
+            assert_eq!((texts["format"].as_str(), texts["bessemer"].as_str()), ("pt", "a \"note\""));
+            assert_eq!(read_safetensors(&path).unwrap(), tensors);
         }
     }
 

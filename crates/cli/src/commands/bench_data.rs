@@ -102,16 +102,21 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 }
 
 fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
-    let mut overrides = vec![
+    let family = options.model.family();
+    let mut overrides = match options.recipe {
+        Some(_) => Vec::new(),
+        None => family.fields_of_data(&options.data),
+    };
+    overrides.extend([
         Override::new("model.name", options.model.name()),
         Override::new("data.source", options.data.as_str()),
         Override::new("loader.workers", options.workers as i64),
-    ];
+    ]);
     overrides.extend(options.on_bad_sample.map(|choice| Override::new("loader.on_bad_sample", choice.name())));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));
     overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
     overrides.extend(options.set.iter().cloned());
-    let usual = || options.model.family().default_recipe(options.model.name(), Some(&options.data)).to_owned();
+    let usual = || family.default_recipe(options.model.name(), Some(&options.data)).to_owned();
     Ok(Recipe::load(&options.recipe.clone().unwrap_or_else(usual), &overrides)?)
 }
 

@@ -146,6 +146,12 @@ fn instances_of_other_programs_are_brought_to_records() {
     run("data prepare instances vocab.txt --vocab vocab.txt --out new").fails(2, &["vocab.txt: record 1 at byte 0"]);
     run("data prepare instances hdf5 --vocab vocab.txt --out new --seq-length 9")
         .fails(2, &["a.hdf5: row ", "at most 9"]);
+    // The start of a column becomes negative, at which the library panics.
+    let mut damaged = fs::read(folder.path().join("pairs.parquet")).unwrap();
+    damaged[3081] = 255;
+    fs::write(folder.path().join("damaged.parquet"), damaged).unwrap();
+    run(&format!("data prepare instances damaged.parquet --vocab vocab.txt --out new {lengths}"))
+        .fails(2, &["damaged.parquet: ", "should not be negative"]);
     assert!(!folder.path().join("new").exists());
 }
 

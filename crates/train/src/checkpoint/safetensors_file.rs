@@ -10,7 +10,7 @@ use super::tensor::{NamedTensor, byte_size};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Error as _, MapAccess, Visitor};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -20,6 +20,8 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const METADATA_KEY: &str = "__metadata__";
 /// The name of this program's text in the metadata.
 const NOTE_KEY: &str = "bessemer";
+/// What Hugging Face's library asks of a file that has metadata at all.
+const FORMAT: (&str, &str) = ("format", "pt");
 
 /// Reads all tensors of a safetensors file, in the order in which they lie.
 ///
@@ -88,11 +90,23 @@ fn encode_header(ordered: &[&NamedTensor<'_>], note: Option<&str>) -> io::Result
         infos.push((tensor.name.clone(), info));
         start = end;
     }
-    let texts = note.map(|note| HashMap::from([(NOTE_KEY.to_owned(), note.to_owned())]));
-    let metadata = Metadata::new(texts, infos).map_err(io::Error::other)?;
+    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
+    if let Some(note) = note {
+        header = with_texts(&header, &BTreeMap::from([(NOTE_KEY, note), FORMAT]))?;
+    }
     header.resize(header.len().next_multiple_of(8), b' ');
     Ok(header)
+}
+
+/// A header with texts in it. The library would write several in a random order, and the same weights would make different files.
+fn with_texts(header: &[u8], texts: &BTreeMap<&str, &str>) -> io::Result<Vec<u8>> {
+    let mut whole = format!("{{\"{METADATA_KEY}\":{}", serde_json::to_string(texts)?).into_bytes();
+    if header != b"{}" {
+        whole.push(b',');
+    }
+    whole.extend(&header[1..]);
+    Ok(whole)
 }
 
 /// Reads a stream of exactly `length` bytes.

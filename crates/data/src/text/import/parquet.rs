@@ -12,7 +12,7 @@ use parquet::schema::types::Type;
 
 use super::Ids;
 use super::file::{Each, Found};
-use crate::panics::caught;
+use crate::panics::caught_quietly;
 use crate::text::Instance;
 use crate::text::example::check_positions;
 use crate::text::sequence::Sequence;
@@ -47,7 +47,7 @@ pub(super) fn each(path: &Path, ids: &Ids, each: Each) -> Result<(), DataError> 
 ///
 /// Errors: what is wrong, in words.
 fn sound<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    caught(read)?.map_err(|error| error.to_string())
+    caught_quietly(read)?.map_err(|error| error.to_string())
 }
 
 /// Errors: a column that is missing.

@@ -224,7 +224,7 @@ fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) -> Option<S
     let (there, missing) = (listed(unknown.iter().map(|category| category.name.as_str())), listed(missing));
     (!unknown.is_empty()).then(|| {
         format!(
-            "{} of {} categories of the evaluation set have the name of no class of the model, which finds none of their objects: {there}{}{missing}",
+            "no class of the model has the name of {} of {} categories of the evaluation set, whose objects are not found: {there}{}{missing}",
             unknown.len(),
             unknown.len() + evaluated.categories.iter().flatten().count(),
             if missing.is_empty() { "" } else { "; its classes that are no categories there: " },
@@ -241,7 +241,7 @@ fn absent_classes(evaluated: &Source, wanted: &BTreeSet<&str>) -> Option<String>
     let absent: Vec<&str> = wanted.difference(&present).copied().collect();
     (!absent.is_empty()).then(|| {
         format!(
-            "{} of {} trained classes have no object in the validation set, so that scores say nothing about them: {}",
+            "no object in the validation set is of {} of {} trained classes, about which scores say nothing: {}",
             absent.len(),
             wanted.len(),
             listed(absent.into_iter())
