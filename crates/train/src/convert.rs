@@ -4,7 +4,7 @@ use crate::checkpoint::{
     NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors, write_safetensors_with_note,
 };
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, holds_averages, recipe_of, vocabulary_of};
+use crate::loaded_weights::{LoadedWeights, holds_averages, is_of_tensorflow, recipe_of, vocabulary_of};
 use crate::onnx;
 use crate::provenance::Provenance;
 use crate::state::{load_strictly, named};
@@ -144,10 +144,11 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         Some(name) => registry::find(name)?,
         None => registry::recognise(&tensors, &origin)?,
     };
-    let (is_tensorflow, vocabulary) = (is_tensorflow(input)?, vocabulary_of(input)?);
+    let is_checkpoint_of_tensorflow = recipe.is_none() && is_tensorflow(input)?;
+    let (is_tensorflow, vocabulary) = (is_of_tensorflow(input, recipe.as_ref())?, vocabulary_of(input)?);
     let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, is_tensorflow, vocabulary };
     if let Some(from) = options.from
-        && (from == Names::TensorFlow) != is_tensorflow
+        && (from == Names::TensorFlow) != is_checkpoint_of_tensorflow
     {
         let is = if from == Names::TensorFlow { "is no" } else { "is a" };
         let allowed = format!("{} {is} checkpoint of TensorFlow", trained.origin);

@@ -64,11 +64,22 @@ impl LoadedWeights {
                 Err(TrainError::setting("the model", name, allowed))
             }
             recipe => {
-                let is_tensorflow = recipe.is_none() && is_tensorflow(weights)?;
+                let is_tensorflow = is_of_tensorflow(weights, recipe.as_ref())?;
                 let vocabulary = vocabulary_of(weights)?;
                 Ok(Self { family, tensors, origin, recipe, is_tensorflow, vocabulary })
             }
         }
+    }
+}
+
+/// Whether TensorFlow wrote the weights of a path, which come from a run if there is a recipe and no file that says so.
+///
+/// # Errors
+/// A path that cannot be read.
+pub(crate) fn is_of_tensorflow(weights: &Path, recipe: Option<&Recipe>) -> Result<bool, TrainError> {
+    match Provenance::in_file(weights)? {
+        Some(said) => Ok(said.is_tensorflow),
+        None => Ok(recipe.is_none() && is_tensorflow(weights)?),
     }
 }
 
@@ -79,8 +90,8 @@ pub(crate) fn holds_averages(weights: &Path, recipe: Option<&Recipe>) -> bool {
 
 /// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest, a configuration or the file has it.
 pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
-    if weights.is_file() {
-        return Ok(Provenance::in_file(weights)?.and_then(|said| said.vocabulary));
+    if let Some(said) = Provenance::in_file(weights)? {
+        return Ok(said.vocabulary);
     }
     let chosen = find_checkpoint(weights, None)?;
     match manifest_in(chosen.as_ref().map_or(weights, |chosen| &chosen.path)) {
@@ -101,15 +112,12 @@ pub(crate) struct RunText {
     pub text: String,
 }
 
-/// The text that a run keeps as `name`, for weights that are the run, a checkpoint in it, or a file: what that says itself goes before
-/// what lies beside it.
+/// The text that a run keeps as `name`, for weights that are the run, a checkpoint in it, or a file that says it.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub(crate) fn text_of_run(weights: &Path, name: &str) -> Result<Option<RunText>, TrainError> {
-    if weights.is_file()
-        && let Some(said) = Provenance::in_file(weights)?
-    {
+    if let Some(said) = Provenance::in_file(weights)? {
         return Ok(said.files.get(name).map(|text| RunText { origin: weights.to_owned(), text: text.clone() }));
     }
     let found = weights.ancestors().take(3).map(|folder| folder.join(name)).find(|path| path.is_file());
@@ -118,11 +126,11 @@ pub(crate) fn text_of_run(weights: &Path, name: &str) -> Result<Option<RunText>,
 
 /// The recipe that a checkpoint or run folder holds, or that a file says; `None` for anything else.
 pub(crate) fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
-    let origin = weights.display().to_string();
-    if weights.is_file() {
-        return Provenance::in_file(weights)?.map(|said| said.recipe(&origin)).transpose();
+    if let Some(said) = Provenance::in_file(weights)? {
+        return said.recipe(weights);
     }
     if weights.join(MANIFEST_FILE).exists() {
+        let origin = weights.display().to_string();
         let recipe = manifest_in(weights).map(|manifest| Recipe::from_toml(&manifest.state.recipe, &origin, &[]));
         return Ok(recipe.transpose()?);
     }

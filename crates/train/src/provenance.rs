@@ -13,8 +13,13 @@ use std::path::Path;
 /// A note in the metadata of a safetensors file, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Provenance {
-    /// The recipe as TOML, without the places of its data and of the weights that it began with.
-    recipe: String,
+    /// The recipe as TOML, without the places of its data and of the weights that it began with: that of the run, or the one in whose form
+    /// the file of another program was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recipe: Option<String>,
+    /// Whether TensorFlow wrote the weights.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_tensorflow: bool,
     /// The vocabulary that the weights were trained with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<VocabularyIdentity>,
@@ -24,77 +29,103 @@ pub(crate) struct Provenance {
 }
 
 impl Provenance {
-    /// That of the weights of a path; `None` for a file of another program, which its names alone tell about.
+    /// That of the weights of a path; `None` where nothing is known but their names.
     ///
     /// # Errors
     /// A file of the run that cannot be read.
     pub(crate) fn of(model: ZooModel, trained: &LoadedWeights, weights: &Path) -> Result<Option<Self>, TrainError> {
         let family = model.family();
-        let recipe = match &trained.recipe {
-            None if trained.is_tensorflow => family.recipe_of_tensorflow(model.name(), &trained.tensors)?,
-            recipe => recipe.clone(),
-        };
-        let Some(recipe) = recipe else { return Ok(None) };
+        let LoadedWeights { tensors, is_tensorflow, vocabulary, .. } = trained;
+        let (is_tensorflow, vocabulary) = (*is_tensorflow, vocabulary.clone());
         let mut files = BTreeMap::new();
-        for name in family.class_files() {
-            files.extend(text_of_run(weights, name)?.map(|found| ((*name).to_owned(), found.text)));
-        }
-        Ok(Some(Self { recipe: recipe.to_portable_toml(), vocabulary: trained.vocabulary.clone(), files }))
+        let recipe = match &trained.recipe {
+            Some(recipe) => {
+                for name in family.class_files() {
+                    files.extend(text_of_run(weights, name)?.map(|found| ((*name).to_owned(), found.text)));
+                }
+                Some(recipe.clone())
+            }
+            None => family.recipe_of_file(model.name(), tensors, is_tensorflow)?,
+        };
+        let recipe = recipe.map(|recipe| recipe.to_portable_toml());
+        let is_known = recipe.is_some() || is_tensorflow || vocabulary.is_some();
+        Ok(is_known.then_some(Self { recipe, is_tensorflow, vocabulary, files }))
     }
 
-    /// What a file says; `None` for one that says nothing.
+    /// What a file says; `None` for one that says nothing, and for folders.
     ///
     /// # Errors
     /// A file that cannot be read; a note that is damaged.
     pub(crate) fn in_file(path: &Path) -> Result<Option<Self>, TrainError> {
+        if !path.is_file() {
+            return Ok(None);
+        }
         let Some(note) = note_of_safetensors(path)? else { return Ok(None) };
-        let parsed = serde_json::from_str(&note);
-        let damaged = |error| CheckpointError::damaged(path, format!("what it says of its training: {error}"));
-        Ok(Some(parsed.map_err(damaged)?))
+        Ok(Some(serde_json::from_str(&note).map_err(|error| damaged(path, &error))?))
     }
 
     pub(crate) fn to_note(&self) -> String {
         serde_json::to_string(self).expect("texts have a form in JSON")
     }
 
+    /// The recipe that the file of a path says.
+    ///
     /// # Errors
     /// A recipe that this version does not read.
-    pub(crate) fn recipe(&self, origin: &str) -> Result<Recipe, TrainError> {
-        Ok(Recipe::from_toml(&self.recipe, origin, &[])?)
+    pub(crate) fn recipe(&self, path: &Path) -> Result<Option<Recipe>, TrainError> {
+        let read = |text: &String| Recipe::from_toml(text, "in it", &[]).map_err(|error| damaged(path, &error));
+        Ok(self.recipe.as_ref().map(read).transpose()?)
     }
+}
+
+fn damaged(path: &Path, error: &dyn std::error::Error) -> CheckpointError {
+    let reason = format!("what it says of its training is damaged, or of another version of this program: {error}");
+    CheckpointError::damaged(path, reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checkpoint::{NamedTensor, read_safetensors, write_safetensors, write_safetensors_with_note};
-    use crate::loaded_weights::{recipe_of, vocabulary_of};
+    use crate::loaded_weights::{is_of_tensorflow, recipe_of, vocabulary_of};
     use crate::tasks::registry;
     use tempfile::TempDir;
 
-    /// What a file says of weights of this model that TensorFlow wrote, or another.
-    fn said(model: &str, is_tensorflow: bool) -> Option<Provenance> {
+    /// What a file says of weights of this model that TensorFlow wrote, or another, with a tensor of this name.
+    fn said(model: &str, is_tensorflow: bool, tensor: &str) -> Option<Provenance> {
         let model = registry::find(model).unwrap();
-        let (family, tensors, origin) = (model.family(), Vec::new(), "W".to_owned());
+        let tensors = vec![NamedTensor::from_f32(tensor, vec![1], &[1.0]).unwrap()];
+        let (family, origin) = (model.family(), "W".to_owned());
         let trained = LoadedWeights { family, tensors, origin, recipe: None, is_tensorflow, vocabulary: None };
         Provenance::of(model, &trained, Path::new("nowhere")).unwrap()
     }
 
     #[test]
-    fn conventions_of_tensorflow_go_along() {
-        for (model, section, field, value) in [
-            ("resnet50", "data", "label_offset", "1"),
-            ("efficientdet-d0", "model", "edge_weights", "\"signed\""),
-            ("efficientdet-d0", "detection", "suppression", "\"soft\""),
-            ("mask-rcnn", "model", "flavour", "\"nvidia\""),
+    fn conventions_of_other_programs_go_along() {
+        let published = "backbone.fpn.inner_blocks.0.weight";
+        for (model, is_tensorflow, tensor, section, field, value) in [
+            ("resnet50", true, "", "data", "label_offset", "1"),
+            ("efficientdet-d0", true, "", "model", "edge_weights", "\"signed\""),
+            ("efficientdet-d0", true, "", "detection", "suppression", "\"soft\""),
+            ("efficientdet-d0", false, "", "model", "edge_weights", "\"positive\""),
+            ("mask-rcnn", true, "", "model", "flavour", "\"nvidia\""),
+            ("mask-rcnn", false, "", "model", "bn_eps", "0.00001"),
+            ("mask-rcnn", false, published, "model", "bn_eps", "0.0"),
         ] {
-            let recipe = said(model, true).unwrap().recipe("W").unwrap();
-            assert_eq!(recipe.to_table()[section][field].to_string(), value, "{model}");
+            let said = said(model, is_tensorflow, tensor).unwrap();
+            let recipe = said.recipe(Path::new("W")).unwrap().unwrap();
+            assert_eq!(
+                (recipe.to_table()[section][field].to_string(), said.is_tensorflow),
+                (value.to_owned(), is_tensorflow)
+            );
         }
-        for model in ["resnet50", "efficientdet-d0", "mask-rcnn", "bert-base"] {
-            assert_eq!(said(model, false), None, "{model}: as it is published");
+        for model in ["efficientnet-b0", "bert-base"] {
+            let said = said(model, true, "").unwrap();
+            assert_eq!((said.recipe, said.is_tensorflow), (None, true), "{model}");
         }
-        assert_eq!(said("bert-base", true), None);
+        for model in ["resnet50", "efficientnet-b0", "bert-base"] {
+            assert_eq!(said(model, false, ""), None, "{model}: as it is published");
+        }
     }
 
     #[test]
@@ -133,8 +164,11 @@ mod tests {
         let tensors = [NamedTensor::from_f32("a", vec![1], &[1.0]).unwrap()];
         write_safetensors(&path("silent"), &tensors).unwrap();
         assert!(recipe_of(&path("silent")).unwrap().is_none() && vocabulary_of(&path("silent")).unwrap().is_none());
+        write_safetensors_with_note(&path("tensorflow"), &tensors, r#"{"is_tensorflow": true}"#).unwrap();
+        let found = ["silent", "tensorflow"].map(|name| is_of_tensorflow(&path(name), None).unwrap());
+        assert_eq!(found, [false, true]);
         for (note, words) in [
-            ("{", "what it says of its training"),
+            ("{", "damaged"),
             (r#"{"recipe": "name = 'own'\ndescription = ''\n[model]\nname = 'no-such'"}"#, "no-such"),
         ] {
             write_safetensors_with_note(&path("odd"), &tensors, note).unwrap();

@@ -451,8 +451,7 @@ fn categories_are_the_classes_of_their_names() {
     let known = class_names(&run)[1].clone();
     annotate(&data, |instances| category(instances, &known)["name"] = Value::from("gnu"));
     let report = judge().unwrap();
-    let note =
-        "no class of the model has the name of 1 of 10 categories of the evaluation set, whose objects are not found";
+    let note = "categories of the evaluation set that are no class of the model, so that their objects are not found, 1 of 10: ";
     assert_eq!(told(&report, note), 1, "{:?}", report.notes);
     assert_eq!(
         told(&report, &format!("gnu; its classes that are no categories there: {known}")),
@@ -497,7 +496,7 @@ fn what_scores_cannot_show_is_told() {
     train(&options).unwrap();
     let warnings = warnings(&run);
     let told = |part: &str| warnings.iter().filter(|warning| warning.contains(part)).count();
-    assert_eq!(told("trained classes, about which scores say nothing"), 1, "{warnings:?}");
+    assert_eq!(told("trained classes without an object in the validation set"), 1, "{warnings:?}");
     assert_eq!(
         told("nothing was detected: no score is above detection.score_floor, which is 0.999"),
         1,

@@ -169,7 +169,7 @@ impl Options {
     }
 }
 
-/// The recipe as the ranks of a group train it.
+/// The recipe as the ranks of a group train it; says what of it is emulated, where that is so.
 fn recipe_for_ranks(recipe: Recipe, options: &Options, group: &Group, common: &Common) -> anyhow::Result<Recipe> {
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));

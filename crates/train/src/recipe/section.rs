@@ -27,7 +27,7 @@ pub enum Meaning {
     Computed,
     /// It has no influence on what a run computes, so that a resumed run may change it.
     Free,
-    /// Free, and says where something lies on the machine of the run.
+    /// Free, and says where something lies on the machine of the run. How data are read may depend on whether it is given.
     Place,
 }
 

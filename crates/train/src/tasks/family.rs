@@ -330,11 +330,16 @@ pub trait Family: Sync {
         None
     }
 
-    /// The recipe by which TensorFlow's weights of a model were trained, where that is not what a file is taken for.
+    /// The recipe in whose form weights of a model are taken that other programs wrote, where it says more than their shapes.
     ///
     /// # Errors
     /// A model of another family.
-    fn recipe_of_tensorflow(&self, _model: &str, _tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
+    fn recipe_of_file(
+        &self,
+        _model: &str,
+        _tensors: &[NamedTensor<'_>],
+        _is_tensorflow: bool,
+    ) -> Result<Option<Recipe>, TrainError> {
         Ok(None)
     }
 

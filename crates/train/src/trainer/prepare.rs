@@ -2,12 +2,10 @@
 
 use super::files::RunFiles;
 use super::{Clock, Evaluator, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
-use crate::checkpoint::{
-    CheckpointStore, Loaded, TrainingState, WeightOptions, is_tensorflow, load_newest, load_weights,
-};
+use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, PlanInfo, RunInfo, Status, read_events};
-use crate::loaded_weights::{recipe_of, vocabulary_of};
+use crate::loaded_weights::{is_of_tensorflow, recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::ranks::{Group, Pace};
@@ -237,7 +235,7 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
             let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
             check_vocabulary(task, &Weights { family, tensors: &tensors, origin: &origin, recipe, vocabulary })?;
-            let weight_origin = WeightOrigin { name: &origin, recipe, is_tensorflow: is_tensorflow(path)? };
+            let weight_origin = WeightOrigin { name: &origin, recipe, is_tensorflow: is_of_tensorflow(path, recipe)? };
             let InitialWeights { tensors, notes } = task.initial_weights(tensors, &weight_origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(notes)

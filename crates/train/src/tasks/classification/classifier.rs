@@ -75,9 +75,7 @@ impl Classifier {
     /// In torchvision's form, or for a ResNet of TensorFlow in that of the recipe of NVIDIA's sample.
     fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
         let spec = find(name)?;
-        if trained.is_tensorflow
-            && let Some(recipe) = recipe_of_tensorflow(name, &trained.tensors)?
-        {
+        if let Some(recipe) = recipe_of_file(name, &trained.tensors, trained.is_tensorflow)? {
             return Self::of_run(&recipe, None, trained);
         }
         let mut options = spec.options();
@@ -153,8 +151,12 @@ pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
 }
 
 /// The recipe of NVIDIA's sample for a ResNet of TensorFlow.
-pub(super) fn recipe_of_tensorflow(name: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
-    if !matches!(find(name)?.architecture, Architecture::ResNet { .. }) {
+pub(super) fn recipe_of_file(
+    name: &str,
+    tensors: &[NamedTensor<'_>],
+    is_tensorflow: bool,
+) -> Result<Option<Recipe>, TrainError> {
+    if !is_tensorflow || !matches!(find(name)?.architecture, Architecture::ResNet { .. }) {
         return Ok(None);
     }
     let classes = classes_of(tensors).map(|classes| Override::new("model.num_classes", classes as i64));

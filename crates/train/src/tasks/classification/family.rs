@@ -1,6 +1,6 @@
 //! Image classifiers as a family.
 
-use super::classifier::{CLASSES_FILE, Classifier, classes_of, recipe_of_tensorflow};
+use super::classifier::{CLASSES_FILE, Classifier, classes_of, recipe_of_file};
 use super::infer::ClassPredictor;
 use super::recipe::ClassifierRecipe;
 use super::{Classification, DataSource, TERMS, samples, workload};
@@ -137,8 +137,13 @@ impl Family for Classifiers {
         samples::write(run, count, compute)
     }
 
-    fn recipe_of_tensorflow(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
-        recipe_of_tensorflow(model, tensors)
+    fn recipe_of_file(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        is_tensorflow: bool,
+    ) -> Result<Option<Recipe>, TrainError> {
+        recipe_of_file(model, tensors, is_tensorflow)
     }
 
     fn class_files(&self) -> &'static [&'static str] {

@@ -144,8 +144,13 @@ impl Family for Detectors {
         Ok(Fitted { model, folder: None })
     }
 
-    fn recipe_of_tensorflow(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Option<Recipe>, TrainError> {
-        self.0.recipe_of_file(model, tensors, true).map(Some)
+    fn recipe_of_file(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        is_tensorflow: bool,
+    ) -> Result<Option<Recipe>, TrainError> {
+        self.0.recipe_of_file(model, tensors, is_tensorflow).map(Some)
     }
 
     fn class_files(&self) -> &'static [&'static str] {

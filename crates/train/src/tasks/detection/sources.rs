@@ -224,7 +224,7 @@ fn unknown_categories(evaluated: &Source, trained: &[ClassCategory]) -> Option<S
     let (there, missing) = (listed(unknown.iter().map(|category| category.name.as_str())), listed(missing));
     (!unknown.is_empty()).then(|| {
         format!(
-            "no class of the model has the name of {} of {} categories of the evaluation set, whose objects are not found: {there}{}{missing}",
+            "categories of the evaluation set that are no class of the model, so that their objects are not found, {} of {}: {there}{}{missing}",
             unknown.len(),
             unknown.len() + evaluated.categories.iter().flatten().count(),
             if missing.is_empty() { "" } else { "; its classes that are no categories there: " },
@@ -241,7 +241,7 @@ fn absent_classes(evaluated: &Source, wanted: &BTreeSet<&str>) -> Option<String>
     let absent: Vec<&str> = wanted.difference(&present).copied().collect();
     (!absent.is_empty()).then(|| {
         format!(
-            "no object in the validation set is of {} of {} trained classes, about which scores say nothing: {}",
+            "trained classes without an object in the validation set, about which scores say nothing, {} of {}: {}",
             absent.len(),
             wanted.len(),
             listed(absent.into_iter())
