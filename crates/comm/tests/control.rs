@@ -283,7 +283,7 @@ fn refused_processes_learn_why() {
     std::thread::scope(|scope| {
         let (joined, has_joined) = std::sync::mpsc::channel();
         let (job, address) = (&job, &address);
-        // It is told who is missing once it has joined.
+        // Rank 0 names the missing ranks only to those that have joined.
         let first = scope.spawn(move || Control::join(job, 0, address, |_| joined.send(()).unwrap()));
         has_joined.recv().unwrap();
         let twin = join(job, 0, address).err().unwrap();

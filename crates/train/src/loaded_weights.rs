@@ -72,7 +72,7 @@ impl LoadedWeights {
     }
 }
 
-/// Whether TensorFlow wrote the weights of a path, which come from a run if there is a recipe and no file that says so.
+/// Whether TensorFlow wrote the weights of a path: by the note in a file, else by its format. Weights of a run (`recipe`) are its own.
 ///
 /// # Errors
 /// A path that cannot be read.

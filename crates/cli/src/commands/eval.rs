@@ -32,16 +32,17 @@ pub(crate) struct Options {
     pub model: ZooModel,
     #[command(flatten)]
     pub weights: WeightArguments,
-    /// A folder with train/CLASS/ and val/CLASS/; for weights of a run, or a file converted from one, also `shapes`, drawn as the run drew them; for detectors a
-    /// folder in COCO's layout; for BERT a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
+    /// A folder with train/CLASS/ and val/CLASS/; for weights of a run, or a file converted from one, also `shapes`, drawn as the
+    /// run drew them; for detectors a folder in COCO's layout; for BERT a folder of prepared text; for questions a file of SQuAD, or
+    /// a folder with dev-*.json
     #[arg(long, value_name = "DIR|FILE|shapes", help_heading = "Input")]
     pub data: PathBuf,
     /// For detectors: detect in the images that annotations/image_info_NAME.json of the folder lists without annotations, such as
     /// test-dev2017; there are no scores [default: the validation images]
     #[arg(long, value_name = "NAME", requires = "out", help_heading = "Input")]
     pub split: Option<String>,
-    /// What is done with the EXIF orientation of JPEG images: apply (they are turned as it says) or ignore [default: as the run
-    /// was trained that the weights come from; for other weights ignore]
+    /// What is done with the EXIF orientation of JPEG images: apply (they are turned as it says) or ignore [default: as in
+    /// the training of the weights, where that is known; else ignore]
     #[arg(long, value_name = "apply|ignore", help_heading = "Input")]
     pub exif: Option<Exif>,
     /// The vocabulary of a model that answers questions, one token a line [default: vocab.txt beside the weights]

@@ -54,8 +54,8 @@ pub(crate) fn write_safetensors_with_note(
     publish_file(path, |sink| write_tensors(tensors, Some(note), sink))
 }
 
-/// The text that this program has put beside the tensors; `None` where there is none, and for other files than safetensors: what is
-/// wrong with those is told where their tensors are read.
+/// The text that this program has put beside the tensors; `None` for a file without one. A file whose header cannot be read has none
+/// either: reading its tensors gives the error.
 ///
 /// # Errors
 /// A file that cannot be read.
