@@ -173,11 +173,6 @@ pub enum Epilogue<M> {
         /// `[m, n]`, read.
         aux: M,
     },
-    /// `bias` becomes the sums over `k` of `w`.
-    SumOfW {
-        /// `[n]`, written.
-        bias: M,
-    },
     /// `factor * y + kept * sum`; the sum is not read where `kept` is 0, and may lie where the result does.
     Added {
         /// `f32[]`, read.
@@ -227,7 +222,6 @@ impl<M> Epilogue<M> {
             Epilogue::GeluAuxBias { .. } => 164,
             Epilogue::GeluGrad { .. } => 192,
             Epilogue::GeluGradBiasGrad { .. } => 208,
-            Epilogue::SumOfW { .. } => 256,
         }
     }
 
@@ -236,8 +230,7 @@ impl<M> Epilogue<M> {
             Epilogue::Nothing | Epilogue::GeluGrad { .. } | Epilogue::Added { .. } => None,
             Epilogue::Bias { bias, .. }
             | Epilogue::GeluAuxBias { bias, .. }
-            | Epilogue::GeluGradBiasGrad { bias, .. }
-            | Epilogue::SumOfW { bias } => Some(bias),
+            | Epilogue::GeluGradBiasGrad { bias, .. } => Some(bias),
         }
     }
 
@@ -246,7 +239,7 @@ impl<M> Epilogue<M> {
             Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGrad { aux } | Epilogue::GeluGradBiasGrad { aux, .. } => {
                 Some(aux)
             }
-            Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::SumOfW { .. } | Epilogue::Added { .. } => None,
+            Epilogue::Nothing | Epilogue::Bias { .. } | Epilogue::Added { .. } => None,
         }
     }
 
@@ -273,14 +266,13 @@ impl<M> Epilogue<M> {
             Epilogue::GeluAuxBias { .. } => "bias, GELU, the sum kept",
             Epilogue::GeluGrad { .. } => "gradient of GELU",
             Epilogue::GeluGradBiasGrad { .. } => "gradients of GELU and bias",
-            Epilogue::SumOfW { .. } => "sum of the second operand",
             Epilogue::Added { .. } => "added to a sum",
         }
     }
 
     /// All of its memory, and whether it is written.
     pub(crate) fn memory(&self) -> impl Iterator<Item = (&M, bool)> {
-        let writes_bias = matches!(self, Epilogue::GeluGradBiasGrad { .. } | Epilogue::SumOfW { .. });
+        let writes_bias = matches!(self, Epilogue::GeluGradBiasGrad { .. });
         let writes_aux = matches!(self, Epilogue::GeluAuxBias { .. });
         let bias = self.bias().map(|bias| (bias, writes_bias));
         let aux = self.aux().map(|aux| (aux, writes_aux));
@@ -298,7 +290,6 @@ impl<M> Epilogue<M> {
             Epilogue::GeluAuxBias { bias, aux } => Epilogue::GeluAuxBias { bias: to(bias)?, aux: to(aux)? },
             Epilogue::GeluGrad { aux } => Epilogue::GeluGrad { aux: to(aux)? },
             Epilogue::GeluGradBiasGrad { bias, aux } => Epilogue::GeluGradBiasGrad { bias: to(bias)?, aux: to(aux)? },
-            Epilogue::SumOfW { bias } => Epilogue::SumOfW { bias: to(bias)? },
             Epilogue::Added { factor, kept, sum } => {
                 Epilogue::Added { factor: to(factor)?, kept: to(kept)?, sum: to(sum)? }
             }

@@ -12,8 +12,11 @@ use crate::{DataError, DecodeError, Exif, Image, Philox, Placement, Scratch, Sta
 const CROP_ATTEMPTS: usize = 10;
 /// Those of TensorFlow's image pipelines.
 const TENSORFLOW_ATTEMPTS: usize = 100;
-/// The least part of an image that a crop of TensorFlow's shows, whatever areas are asked for.
+/// The least part of one of the objects that a crop of TensorFlow's shows, whatever areas are asked for.
 const LEAST_SHOWN: f64 = 0.1;
+
+/// Sides `[x1, y1, x2, y2]` of a box around an object as shares of the picture, 0 to 1.
+pub type ShareBox = [f32; 4];
 
 /// How a decoded picture becomes a sample `[size, size, 3]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,8 +55,8 @@ pub enum CropDraw {
     /// largest centre crop within the allowed ratios.
     #[default]
     Torch,
-    /// As TensorFlow's `sample_distorted_bounding_box` for a box around the whole image, of which a crop shows at least a tenth: a
-    /// hundred tries to draw a ratio and then a height (both uniform) that fit, then the whole image.
+    /// As TensorFlow's `sample_distorted_bounding_box`, whose crops show at least a tenth of one of the objects, or of the whole image where
+    /// no object is known: a hundred tries to draw a ratio and then a height (both uniform) that fit, then the whole image.
     Tensorflow,
 }
 
@@ -83,13 +86,18 @@ impl RandomResizedCrop {
         }
     }
 
-    /// Draws a crop of a picture of the given size.
-    pub fn draw_region(&self, width: u32, height: u32, rng: &mut Philox) -> Region {
+    /// Draws a crop of a picture of the given size, in which these objects are known; [`CropDraw::Torch`] does not ask for them.
+    pub fn draw_region(&self, width: u32, height: u32, objects: &[ShareBox], rng: &mut Philox) -> Region {
         match self.draw {
             CropDraw::Torch => self.torch_region(width, height, rng),
             CropDraw::Tensorflow => {
-                let tries = (0..TENSORFLOW_ATTEMPTS).find_map(|_| self.tensorflow_region(width, height, rng));
-                tries.unwrap_or(Region::whole(width, height))
+                let whole = Region::whole(width, height);
+                let mut regions: Vec<Region> = objects.iter().map(|object| whole.share(object)).collect();
+                if objects.is_empty() {
+                    regions.push(whole);
+                }
+                let mut tries = (0..TENSORFLOW_ATTEMPTS).filter_map(|_| self.tensorflow_region(width, height, rng));
+                tries.find(|crop| shows_enough(*crop, &regions)).unwrap_or(whole)
             }
         }
     }
@@ -127,7 +135,7 @@ impl RandomResizedCrop {
         }
         let mut start = |crop: u32, side: u32| if crop < side { rng.below(side - crop) } else { 0 };
         let (top, left) = (start(crop_height, height), start(crop_width, width));
-        (area_of(rows) >= LEAST_SHOWN * area).then_some(Region { left, top, width: crop_width, height: crop_height })
+        Some(Region { left, top, width: crop_width, height: crop_height })
     }
 
     fn torch_region(&self, width: u32, height: u32, rng: &mut Philox) -> Region {
@@ -215,7 +223,12 @@ impl ResizeCentreCrop {
 
     /// Start and length, in pixels of the picture, of the centre `size` pixels of a side that is resized.
     fn span(&self, side: u32, resized: u64) -> (f64, f64) {
-        let margin = ((resized as f64 - f64::from(self.size)) / 2.0).round_ties_even();
+        let margin = (resized as f64 - f64::from(self.size)) / 2.0;
+        let margin = match self.resampling {
+            // The form of TensorFlow 1 comes with its crop.
+            Resampling::Legacy => margin.floor(),
+            _ => margin.round_ties_even(),
+        };
         let scale = f64::from(side) / resized as f64;
         let start = margin * scale;
         (start, (f64::from(self.size) * scale).min(f64::from(side) - start))
@@ -239,11 +252,11 @@ impl Transform {
         }
     }
 
-    /// Draws how a picture of `[height, width]` is placed.
-    fn place(&self, [height, width]: [u32; 2], rng: &mut Philox) -> Placement {
+    /// Draws how a picture of `[height, width]` with known objects is placed.
+    fn place(&self, [height, width]: [u32; 2], objects: &[ShareBox], rng: &mut Philox) -> Placement {
         match self {
             Self::Train(crop) => {
-                let shown = Shown::Region(crop.draw_region(width, height, rng));
+                let shown = Shown::Region(crop.draw_region(width, height, objects, rng));
                 let flipped = rng.chance(crop.flip);
                 filled(shown, crop.size, flipped, crop.resampling)
             }
@@ -251,22 +264,25 @@ impl Transform {
         }
     }
 
-    /// Decodes the file in a worker's buffers, turned as `exif` asks, and draws a part of it into `out` `[height, width, 3]`.
+    /// Decodes the file in a worker's buffers, turned as `exif` asks, and draws a part of it into `out` `[height, width, 3]`. The boxes of
+    /// `objects` are those of the picture as it is stored, and are not asked for where it may be turned.
     pub(crate) fn draw_file(
         &self,
         scratch: &mut Scratch,
+        objects: &[ShareBox],
         exif: Exif,
         rng: &mut Philox,
         out: &mut [u8],
     ) -> Result<(), DecodeError> {
+        let objects = if exif == Exif::Ignore { objects } else { &[] };
         // A part is decoded as it is stored.
-        let part = if exif == Exif::Ignore { self.decode_crop(scratch, rng) } else { None };
+        let part = if exif == Exif::Ignore { self.decode_crop(scratch, objects, rng) } else { None };
         let (placement, size) = match part {
             Some(part) => part,
             None => {
                 let info = decode_oriented(&scratch.file, &mut scratch.pixels, exif)?;
                 let size = [info.height, info.width];
-                (self.place(size, rng), size)
+                (self.place(size, objects, rng), size)
             }
         };
         scratch.clock.end(Stage::Decode);
@@ -277,24 +293,35 @@ impl Transform {
 
     /// Draws a part of the picture of `[height, width]` in a worker's buffer of pixels into `out` `[height, width, 3]`.
     pub(crate) fn draw_pixels(&self, size: [u32; 2], scratch: &mut Scratch, rng: &mut Philox, out: &mut [u8]) {
-        self.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
+        self.place(size, &[], rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
         scratch.clock.end(Stage::Augment);
     }
 
     /// Decodes the part of a file that a random crop shows, and returns how that part is placed, and its height and width.
     ///
     /// `None`, with no random number drawn, if the file must be decoded as a whole.
-    fn decode_crop(&self, scratch: &mut Scratch, rng: &mut Philox) -> Option<(Placement, [u32; 2])> {
+    fn decode_crop(
+        &self,
+        scratch: &mut Scratch,
+        objects: &[ShareBox],
+        rng: &mut Philox,
+    ) -> Option<(Placement, [u32; 2])> {
         let Self::Train(crop) = self else { return None };
         let header = Header::read(&scratch.file)?;
         let mut drawn = rng.clone();
-        let placement = self.place(header.size(), &mut drawn);
+        let placement = self.place(header.size(), objects, &mut drawn);
         let Shown::Region(region) = placement.shown else { return None };
         let shrink = crop.shrink(region);
         let part = decode_part(&header, region, shrink, &mut scratch.part, &mut scratch.pixels)?;
         *rng = drawn;
         Some((placement.of_part(region, part, shrink.factor()), [part.height, part.width]))
     }
+}
+
+/// Whether a crop shows enough of one of the objects that have pixels.
+fn shows_enough(crop: Region, objects: &[Region]) -> bool {
+    let shown = |object: &Region| crop.overlap(object) as f64 >= LEAST_SHOWN * object.area() as f64;
+    objects.iter().any(|object| object.area() > 0 && shown(object))
 }
 
 /// A part of an image that fills a square canvas.
@@ -358,7 +385,7 @@ mod tests {
         let mut rng = rng();
         let (mut smallest, mut largest) = (1.0f64, 0.0f64);
         for _ in 0..2_000 {
-            let region = crop.draw_region(500, 375, &mut rng);
+            let region = crop.draw_region(500, 375, &[], &mut rng);
             assert!(region.left + region.width <= 500 && region.top + region.height <= 375);
             let ratio = f64::from(region.width) / f64::from(region.height);
             assert!((0.74..1.35).contains(&ratio), "{ratio}");
@@ -373,9 +400,9 @@ mod tests {
     #[test]
     fn narrow_pictures_fall_back_to_the_centre() {
         let crop = RandomResizedCrop { scale: (1.0, 1.0), ..RandomResizedCrop::imagenet(8) };
-        let wide = crop.draw_region(1000, 30, &mut rng());
+        let wide = crop.draw_region(1000, 30, &[], &mut rng());
         assert_eq!(wide, Region { left: 480, top: 0, width: 40, height: 30 });
-        let tall = crop.draw_region(30, 1000, &mut rng());
+        let tall = crop.draw_region(30, 1000, &[], &mut rng());
         assert_eq!(tall, Region { left: 0, top: 480, width: 30, height: 40 });
         let near_square = RandomResizedCrop { ratio: (0.1, 10.0), ..crop };
         assert_eq!(near_square.centre_region(40, 30), Region::whole(40, 30));
@@ -385,6 +412,7 @@ mod tests {
     #[derive(Debug, Deserialize)]
     struct Crops {
         size: [u32; 2],
+        objects: Vec<ShareBox>,
         least_area: f64,
         area: f64,
         rows: f64,
@@ -404,7 +432,7 @@ mod tests {
             let mut sums = [0.0; 5];
             let mut least = 1.0_f64;
             for _ in 0..20_000 {
-                let region = crop.draw_region(width, height, &mut rng);
+                let region = crop.draw_region(width, height, &case.objects, &mut rng);
                 assert!(region.left + region.width <= width && region.top + region.height <= height);
                 let share = |part: u32, side: u32| f64::from(part) / f64::from(side);
                 let (rows, columns) = (share(region.height, height), share(region.width, width));
@@ -423,7 +451,8 @@ mod tests {
     #[test]
     fn a_single_pixel_can_be_cropped() {
         for draw in [CropDraw::Torch, CropDraw::Tensorflow] {
-            let region = RandomResizedCrop { draw, ..RandomResizedCrop::imagenet(8) }.draw_region(1, 1, &mut rng());
+            let region =
+                RandomResizedCrop { draw, ..RandomResizedCrop::imagenet(8) }.draw_region(1, 1, &[], &mut rng());
             assert_eq!(region, Region::whole(1, 1));
         }
     }

@@ -116,7 +116,8 @@ impl Dataset for ClassFolder {
         scratch.clock.start();
         read_whole(&path, &mut scratch.file)?;
         scratch.clock.end(Stage::Read);
-        self.transform.draw_file(scratch, self.exif, rng, out).map_err(|source| DataError::Image { path, source })?;
+        let drawn = self.transform.draw_file(scratch, &[], self.exif, rng, out);
+        drawn.map_err(|source| DataError::Image { path, source })?;
         Ok(Label(self.label(index)))
     }
 

@@ -50,7 +50,7 @@ mod two_tap;
 mod utf8;
 mod verify;
 
-pub use augment::{CropDraw, RandomResizedCrop, ResizeCentreCrop, Transform};
+pub use augment::{CropDraw, RandomResizedCrop, ResizeCentreCrop, ShareBox, Transform};
 pub use binary::{BinaryImages, BinaryOfFolder, WrittenBinary};
 pub use cifar::CifarBin;
 pub use class_folder::{ClassFolder, UnknownClass};

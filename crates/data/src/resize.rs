@@ -1,3 +1,4 @@
+use crate::ShareBox;
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{CropBox, FilterType, ResizeAlg, ResizeOptions, Resizer};
@@ -19,6 +20,29 @@ impl Region {
     /// All of an image.
     pub fn whole(width: u32, height: u32) -> Self {
         Self { left: 0, top: 0, width, height }
+    }
+
+    /// The part of this image, all of one, that a box of shares holds; its sides are rounded down to pixels.
+    pub(crate) fn share(&self, [x1, y1, x2, y2]: &ShareBox) -> Self {
+        let pixel = |share: f32, side: u32| (share * side as f32) as u32;
+        let (left, top) = (pixel(*x1, self.width), pixel(*y1, self.height));
+        let (right, bottom) = (pixel(*x2, self.width), pixel(*y2, self.height));
+        Self { left, top, width: right.saturating_sub(left), height: bottom.saturating_sub(top) }
+    }
+
+    /// Pixels of this part.
+    pub(crate) fn area(&self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
+
+    /// Pixels that are in both parts.
+    pub(crate) fn overlap(&self, other: &Self) -> u64 {
+        let common = |start: [u32; 2], length: [u32; 2]| {
+            let end = (start[0] + length[0]).min(start[1] + length[1]);
+            u64::from(end.saturating_sub(start[0].max(start[1])))
+        };
+        common([self.left, other.left], [self.width, other.width])
+            * common([self.top, other.top], [self.height, other.height])
     }
 }
 

@@ -4,7 +4,7 @@ use crate::checkpoint::{
     NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors, write_safetensors_with_note,
 };
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, holds_averages, is_of_tensorflow, recipe_of, vocabulary_of};
+use crate::loaded_weights::{LoadedWeights, Training, holds_averages};
 use crate::onnx;
 use crate::provenance::Provenance;
 use crate::state::{load_strictly, named};
@@ -136,7 +136,9 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         return Err(TrainError::setting("the naming", options.to, allowed));
     }
     check_ending(output, options.to)?;
-    let recipe = recipe_of(input)?;
+    let training = Training::of(input)?;
+    let is_checkpoint_of_tensorflow = training.recipe.is_none() && is_tensorflow(input)?;
+    let Training { recipe, is_tensorflow, vocabulary } = training;
     let ema = holds_averages(input, recipe.as_ref());
     let tensors = load_weights(input, WeightOptions { to_f32: true, ema, ..WeightOptions::default() })?;
     let origin = input.display().to_string();
@@ -144,8 +146,6 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         Some(name) => registry::find(name)?,
         None => registry::recognise(&tensors, &origin)?,
     };
-    let is_checkpoint_of_tensorflow = recipe.is_none() && is_tensorflow(input)?;
-    let (is_tensorflow, vocabulary) = (is_of_tensorflow(input, recipe.as_ref())?, vocabulary_of(input)?);
     let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, is_tensorflow, vocabulary };
     if let Some(from) = options.from
         && (from == Names::TensorFlow) != is_checkpoint_of_tensorflow

@@ -462,10 +462,10 @@ mod tests {
         assert_eq!(rates.map(|name| summary[name].as_f64().unwrap()), [64.0, 64.0, 0.5, 6.0]);
         let (iteration, summary) = found("mask-rcnn");
         assert_eq!((&iteration["train_latency"], &summary["train_time"]), (&json!(0.5), &json!(1.5)));
-        assert_eq!((&summary["train_latency_90"], &summary["test_latency"]), (&json!(0.5), &json!(0.02)));
+        assert_eq!((&summary["train_latency_90"], &summary["predict_latency"]), (&json!(0.5), &json!(0.02)));
         let near = |name: &str, expected: f64| (summary[name].as_f64().unwrap() - expected).abs() < 1e-9;
         assert!(
-            near("test_latency_90", 0.02 + 1.645 * 0.01 / f64::sqrt(2.0)) && near("val.compute_latency_at90", 0.028)
+            near("predict_latency_90", 0.02 + 1.645 * 0.01 / f64::sqrt(2.0)) && near("val.compute_latency_at90", 0.028)
         );
     }
 

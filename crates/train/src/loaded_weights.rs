@@ -50,7 +50,7 @@ impl LoadedWeights {
     /// A file that does not exist; a folder of another model; averages where there are none.
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         let family = registry::find(name)?.family();
-        let recipe = recipe_of(weights)?;
+        let Training { recipe, is_tensorflow, vocabulary } = Training::of(weights)?;
         let ema = match which {
             WhichWeights::AsEvaluated => holds_averages(weights, recipe.as_ref()),
             WhichWeights::Averaged => true,
@@ -58,28 +58,32 @@ impl LoadedWeights {
         };
         let tensors = load_weights(weights, WeightOptions { to_f32: true, reject_non_finite: true, ema })?;
         let origin = weights.display().to_string();
-        match recipe {
-            Some(recipe) if recipe.model.name != name => {
-                let allowed = format!("{origin} holds {}", recipe.model.name);
-                Err(TrainError::setting("the model", name, allowed))
-            }
-            recipe => {
-                let is_tensorflow = is_of_tensorflow(weights, recipe.as_ref())?;
-                let vocabulary = vocabulary_of(weights)?;
-                Ok(Self { family, tensors, origin, recipe, is_tensorflow, vocabulary })
-            }
+        if let Some(other) = recipe.as_ref().map(|recipe| &recipe.model.name).filter(|other| *other != name) {
+            return Err(TrainError::setting("the model", name, format!("{origin} holds {other}")));
         }
+        Ok(Self { family, tensors, origin, recipe, is_tensorflow, vocabulary })
     }
 }
 
-/// Whether TensorFlow wrote the weights of a path: by the note in a file, else by its format. Weights of a run (`recipe`) are its own.
-///
-/// # Errors
-/// A path that cannot be read.
-pub(crate) fn is_of_tensorflow(weights: &Path, recipe: Option<&Recipe>) -> Result<bool, TrainError> {
-    match Provenance::in_file(weights)? {
-        Some(said) => Ok(said.is_tensorflow),
-        None => Ok(recipe.is_none() && is_tensorflow(weights)?),
+/// How the weights of a path were trained, as far as their run, their folder or their file says it.
+pub(crate) struct Training {
+    pub recipe: Option<Recipe>,
+    pub is_tensorflow: bool,
+    pub vocabulary: Option<VocabularyIdentity>,
+}
+
+impl Training {
+    /// # Errors
+    /// A path that cannot be read; a recipe or a note that is damaged.
+    pub(crate) fn of(weights: &Path) -> Result<Self, TrainError> {
+        if let Some(said) = Provenance::in_file(weights)? {
+            let recipe = said.recipe(weights)?;
+            return Ok(Self { recipe, is_tensorflow: said.is_tensorflow, vocabulary: said.vocabulary });
+        }
+        let recipe = recipe_in(weights)?;
+        // Weights of a run are its own, whatever it began with.
+        let is_tensorflow = recipe.is_none() && is_tensorflow(weights)?;
+        Ok(Self { is_tensorflow, vocabulary: vocabulary_in(weights)?, recipe })
     }
 }
 
@@ -88,11 +92,8 @@ pub(crate) fn holds_averages(weights: &Path, recipe: Option<&Recipe>) -> bool {
     weights.is_dir() && recipe.is_some_and(Recipe::keeps_averages)
 }
 
-/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest, a configuration or the file has it.
-pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
-    if let Some(said) = Provenance::in_file(weights)? {
-        return Ok(said.vocabulary);
-    }
+/// The vocabulary that a checkpoint's manifest or a configuration names.
+fn vocabulary_in(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
     let chosen = find_checkpoint(weights, None)?;
     match manifest_in(chosen.as_ref().map_or(weights, |chosen| &chosen.path)) {
         Some(manifest) => Ok(manifest.state.vocabulary),
@@ -124,11 +125,8 @@ pub(crate) fn text_of_run(weights: &Path, name: &str) -> Result<Option<RunText>,
     found.map(|origin| Ok(RunText { text: read_text(&origin)?, origin })).transpose()
 }
 
-/// The recipe that a checkpoint or run folder holds, or that a file says; `None` for anything else.
-pub(crate) fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
-    if let Some(said) = Provenance::in_file(weights)? {
-        return said.recipe(weights);
-    }
+/// The recipe that a checkpoint or run folder holds; `None` for anything else.
+fn recipe_in(weights: &Path) -> Result<Option<Recipe>, TrainError> {
     if weights.join(MANIFEST_FILE).exists() {
         let origin = weights.display().to_string();
         let recipe = manifest_in(weights).map(|manifest| Recipe::from_toml(&manifest.state.recipe, &origin, &[]));

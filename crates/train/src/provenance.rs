@@ -87,7 +87,7 @@ fn damaged(path: &Path, error: &dyn std::error::Error) -> CheckpointError {
 mod tests {
     use super::*;
     use crate::checkpoint::{NamedTensor, read_safetensors, write_safetensors, write_safetensors_with_note};
-    use crate::loaded_weights::{is_of_tensorflow, recipe_of, vocabulary_of};
+    use crate::loaded_weights::Training;
     use crate::tasks::registry;
     use tempfile::TempDir;
 
@@ -104,7 +104,8 @@ mod tests {
     fn conventions_of_other_programs_go_along() {
         let published = "backbone.fpn.inner_blocks.0.weight";
         for (model, is_tensorflow, tensor, section, field, value) in [
-            ("resnet50", true, "", "data", "label_offset", "1"),
+            ("resnet50", true, "fc.bias", "data", "spare_outputs", "0"),
+            ("resnet50", true, "", "data", "resampling", "\"legacy\""),
             ("efficientdet-d0", true, "", "model", "edge_weights", "\"signed\""),
             ("efficientdet-d0", true, "", "detection", "suppression", "\"soft\""),
             ("efficientdet-d0", false, "", "model", "edge_weights", "\"positive\""),
@@ -163,16 +164,17 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let tensors = [NamedTensor::from_f32("a", vec![1], &[1.0]).unwrap()];
         write_safetensors(&path("silent"), &tensors).unwrap();
-        assert!(recipe_of(&path("silent")).unwrap().is_none() && vocabulary_of(&path("silent")).unwrap().is_none());
+        let silent = Training::of(&path("silent")).unwrap();
+        assert!(silent.recipe.is_none() && silent.vocabulary.is_none());
         write_safetensors_with_note(&path("tensorflow"), &tensors, r#"{"is_tensorflow": true}"#).unwrap();
-        let found = ["silent", "tensorflow"].map(|name| is_of_tensorflow(&path(name), None).unwrap());
+        let found = ["silent", "tensorflow"].map(|name| Training::of(&path(name)).unwrap().is_tensorflow);
         assert_eq!(found, [false, true]);
         for (note, words) in [
             ("{", "damaged"),
             (r#"{"recipe": "name = 'own'\ndescription = ''\n[model]\nname = 'no-such'"}"#, "no-such"),
         ] {
             write_safetensors_with_note(&path("odd"), &tensors, note).unwrap();
-            let error = recipe_of(&path("odd")).unwrap_err();
+            let error = Training::of(&path("odd")).err().unwrap();
             assert!(error.to_string().contains(words) && error.to_string().contains("odd"), "{error}");
             assert_eq!(error.kind().exit_code(), 2);
         }

@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::recipe::{
-    self, AdamFields, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
+    self, AdamFields, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, TrainRecipe, WarmupForm,
 };
 use crate::session::ComputeOptions;
 use bessemer_ir::passes::CompileOptions;
@@ -31,6 +31,13 @@ impl RunShape {
     pub fn alone(steps_per_epoch: u64, batch_size: usize) -> Self {
         Self { steps_per_epoch, ranks: Ranks::default(), batch_size }
     }
+}
+
+/// Steps of an epoch: those of a pass over the data, or of as many samples as the recipe says.
+pub fn steps_per_epoch(recipe: &Recipe, batches: u64) -> u64 {
+    let TrainRecipe { epoch_samples, accumulation, .. } = recipe.train;
+    let of_pass = || (batches / accumulation).max(1);
+    epoch_samples.map_or_else(of_pass, |samples| samples.div_ceil(recipe.train.step_samples()))
 }
 
 /// Steps of the whole run.
@@ -181,6 +188,18 @@ mod tests {
 
     fn assert_close(actual: f64, expected: f64) {
         assert!((actual - expected).abs() <= 1e-15 + 1e-12 * expected.abs(), "{actual} is not {expected}");
+    }
+
+    #[test]
+    fn an_epoch_is_a_pass_or_as_many_samples_as_the_recipe_says() {
+        let recipe = Recipe::load("efficientdet-d0", &[]).unwrap();
+        assert_eq!(steps_per_epoch(&recipe, 2931), 375, "120,000 images, 320 a step");
+        assert_eq!(total_steps(&recipe, 375).unwrap(), 112_500);
+        let pass = |micro_batches: u64| {
+            let given = ["train.epoch_samples=", "train.accumulation=4"].map(|text| text.parse().unwrap());
+            steps_per_epoch(&Recipe::load("efficientdet-d0", &given).unwrap(), micro_batches)
+        };
+        assert_eq!([pass(3), pass(4), pass(11)], [1, 1, 2]);
     }
 
     #[test]

@@ -77,9 +77,10 @@ pub fn published_style(milliseconds: &[f64]) -> PublishedStyle {
     }
 }
 
-/// Mean of the first `percent` of `sorted`, the last of them counted whole.
+/// Mean of the first `percent` of `sorted`, of whole times and at least one.
 fn mean_fastest(sorted: &[f64], percent: usize) -> f64 {
-    mean(&sorted[..(sorted.len() * percent).div_ceil(100)])
+    let count = (sorted.len() * percent / 100).max(1).min(sorted.len());
+    mean(&sorted[..count])
 }
 
 #[cfg(test)]
@@ -102,9 +103,10 @@ mod tests {
         let data: Vec<f64> = (1..=10).map(f64::from).collect();
         let style = published_style(&data);
         assert_eq!(style.mean_fastest_90_ms, 5.0);
-        assert_eq!((style.mean_fastest_95_ms, style.mean_fastest_99_ms), (5.5, 5.5));
-        // Of the eight fastest: 7.2 of them, 7.6 of them and 7.92 of them, each rounded up.
-        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_99_but_two_ms], [4.5, 4.5]);
+        assert_eq!((style.mean_fastest_95_ms, style.mean_fastest_99_ms), (5.0, 5.0));
+        // Of the eight fastest: 7.2 of them, 7.6 of them and 7.92 of them, each rounded down.
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_99_but_two_ms], [4.0, 4.0]);
+        assert_eq!(published_style(&[3.0]).mean_fastest_90_ms, 3.0);
         for (figure, z) in [(style.ci_90_ms, 1.645), (style.ci_95_ms, 1.96), (style.ci_99_ms, 2.576)] {
             assert!((figure - (5.5 + z * (8.25f64 / 10.0).sqrt())).abs() < 1e-12);
         }

@@ -26,11 +26,12 @@ fn fields(table: &Table) -> BTreeMap<String, Value> {
 }
 
 /// Fields that recipes of earlier versions do not have, with the values, in TOML, that those versions computed with.
-const ADDED: [(&str, &str); 14] = [
+const ADDED: [(&str, &str); 15] = [
     ("data.crop_draw", "\"torch\""),
     ("data.exif", "\"ignore\""),
     ("data.resampling", "\"antialias\""),
     ("data.scaled_decode", "false"),
+    ("data.spare_outputs", "0"),
     ("model.bn_eps", "0.00001"),
     ("model.bn_momentum", "0.1"),
     ("model.dropout", "0.0"),

@@ -75,10 +75,12 @@ pub(super) fn dlperf() -> Vec<Series> {
 }
 
 /// All series of NVIDIA's examples: a row is a number of devices, such as `8 A100`, all of one node; a column of throughputs
-/// follows those of its batch and of the micro-batches of its steps, or shares them with the column before.
+/// follows those of its batch and of the micro-batches of its steps, or shares them with the column before. Tables that do not have the
+/// batch beside are left out.
 pub(super) fn deep_learning_examples() -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
-    for table in tables(Reference::DeepLearningExamples) {
+    let says_batches = |table: &PublishedTable| table.columns[0].starts_with("batch");
+    for table in tables(Reference::DeepLearningExamples).into_iter().filter(says_batches) {
         for row in &table.rows {
             let (devices, device) = row[0].split_once(' ').expect("a number of devices and their name");
             let devices = devices.parse().expect("a number of devices");

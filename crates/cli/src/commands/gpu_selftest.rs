@@ -1,9 +1,9 @@
-use crate::args::Common;
+use crate::args::{Common, output_file};
 use crate::output::{print, print_json};
 use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::{programme, show::seconds};
-use bessemer_cuda::selftest::{Plan, run as run_plan};
+use bessemer_cuda::selftest::{Plan, SelfTest, run as run_plan};
 use bessemer_train::{DeviceKind, StopSignal};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -29,11 +29,14 @@ pub(crate) struct Options {
     /// Folder of compiled kernels
     #[arg(long, value_name = "FOLDER", default_value = "cubins", help_heading = "GPU")]
     pub cubins: PathBuf,
+    /// Write the JSON document to this file too, after each step: what was found is there whatever ends the test
+    #[arg(long, value_name = "FILE", value_parser = output_file(), help_heading = "GPU")]
+    pub out: Option<PathBuf>,
     /// Leave out the speed of kernels on large tensors
     #[arg(long, help_heading = "GPU")]
     pub no_speed: bool,
     /// Do all that is to be known of a GPU, the most important part first, into this folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["copy_bytes", "cubins", "no_speed"], help_heading = "Programme")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["copy_bytes", "cubins", "no_speed", "out"], help_heading = "Programme")]
     pub programme: Option<PathBuf>,
     /// Seconds of a call of the programme; parts for which it is too short are left to the next call
     #[arg(long, value_name = "SECONDS", default_value_t = 540, requires = "programme", help_heading = "Programme")]
@@ -71,15 +74,30 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         copy_bytes: options.copy_bytes,
         speed: !options.no_speed,
     };
-    let test = run_plan(&plan, &mut |step| {
+    let mut unwritten = None;
+    let test = run_plan(&plan, &mut |test| {
+        let Some(step) = test.steps.last() else { return };
         let result = step.problem.as_ref().map_or_else(|| "passed".to_owned(), |problem| format!("failed: {problem}"));
         common.notify(&format!("{}: {result} in {}", step.name, seconds(step.seconds)));
+        if let Some(path) = &options.out {
+            unwritten = replace(path, test).with_context(|| path.display().to_string()).err();
+        }
     });
     print_json(&test)?;
+    if let Some(error) = unwritten {
+        return Err(error);
+    }
     match test.failed() {
         0 => Ok(()),
         failed => anyhow::bail!("{failed} of {} steps failed; they have a `problem` above", test.steps.len()),
     }
+}
+
+/// Writes what is found; a file that is there is whole at any time.
+fn replace(path: &Path, found: &SelfTest) -> std::io::Result<()> {
+    let new = path.with_added_extension("part");
+    std::fs::write(&new, serde_json::to_string_pretty(found)?)?;
+    std::fs::rename(&new, path)
 }
 
 fn run_programme(folder: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {

@@ -159,10 +159,14 @@ fn the_self_test_passes_on_a_mock() {
     let Some(folder) = mock_or_skip("self-test") else { return };
     let cubins = folder.join("cubins");
     let (libraries, cubins) = (folder.to_str().unwrap(), cubins.to_str().unwrap());
-    let small =
-        ["gpu-selftest", "--no-speed", "--copy-bytes", "65536", "--cubins", cubins, "--gpu-libraries", libraries];
+    let written = TempDir::new().unwrap();
+    let written = written.path().join("found.json");
+    let out = written.to_str().unwrap();
+    let small = ["gpu-selftest", "--no-speed", "--copy-bytes", "65536", "--cubins", cubins, "--out", out];
+    let small = [&small[..], &["--gpu-libraries", libraries]].concat();
     let path = std::env::var("PATH").unwrap();
     let report: Value = serde_json::from_str(&bessemer(&small, &[("PATH", &path)]).ok().out).unwrap();
+    assert_eq!(report, serde_json::from_slice::<Value>(&std::fs::read(&written).unwrap()).unwrap());
     assert_eq!(report["device"]["name"], "NVIDIA H200 (mock)");
     let steps = report["steps"].as_array().unwrap();
     let names: Vec<&str> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();

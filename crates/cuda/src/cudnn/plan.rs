@@ -187,11 +187,6 @@ impl Planner {
         let proposal = (self.heuristics, number);
         Ok(Plan { library, graph, plan: Arc::new(plan), engine: engine(configuration)?, proposal, workspace })
     }
-
-    /// The plans that can be made of the first `most` configurations, best first.
-    pub fn plans(&self, most: usize) -> Vec<Plan> {
-        (0..self.len().min(most)).filter_map(|number| self.plan(number).ok()).collect()
-    }
 }
 
 fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {

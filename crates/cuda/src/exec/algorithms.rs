@@ -228,6 +228,7 @@ impl Gpu {
         let mut failed = None;
         for (number, algorithm) in algorithms.iter().enumerate() {
             let so_far = fastest.map(|(_, time)| time);
+            self.context.note(format!(", when algorithm {number} is measured for {}", of.name()));
             match faster(&timer, &self.stream, so_far, &|| prepared.launch(&self.stream, number)) {
                 Ok(Some(time)) => fastest = Some((*algorithm, time)),
                 Ok(None) => {}
@@ -235,6 +236,7 @@ impl Gpu {
             }
         }
         self.stream.synchronize()?;
+        self.context.note(String::new());
         if let (None, Some(error)) = (fastest, failed) {
             return Err(error);
         }

@@ -313,6 +313,7 @@ impl Gpu {
         for (configuration, plan) in plans {
             let fastest = best.fastest.as_ref().map(|(_, _, time)| *time);
             let bound = plan.bind(&bound, &memory.scratch);
+            self.context.note(format!(", when engine {} is measured for {}", plan.engine.number, best.work.name()));
             match bound.and_then(|bound| faster(&timer, &self.stream, fastest, &|| bound.launch(&self.stream))) {
                 Ok(Some(time)) => {
                     let way = Way::Engine { configuration, engine: plan.engine.number, fallback: false };
@@ -323,6 +324,8 @@ impl Gpu {
                 Err(error) => best.note(error),
             }
         }
-        self.stream.synchronize()
+        self.stream.synchronize()?;
+        self.context.note(String::new());
+        Ok(())
     }
 }

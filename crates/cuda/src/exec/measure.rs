@@ -7,6 +7,7 @@ use crate::error::GpuError;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, philox};
 use half::{bf16, f16};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Batches of launches that are timed, and about how long each of them takes.
@@ -92,19 +93,27 @@ fn median(
     Ok(times[BATCHES / 2])
 }
 
+/// Normal random numbers that are drawn once.
+const DRAWN: usize = 1 << 18;
+
+/// Bytes of those numbers in a type of floats.
+fn drawn(ty: DType) -> &'static [u8] {
+    static NUMBERS: LazyLock<Vec<f32>> =
+        LazyLock::new(|| (0..DRAWN).map(|i| philox::normal(1, 0, 0, i as u64)).collect());
+    static F16: LazyLock<Vec<u16>> = LazyLock::new(|| NUMBERS.iter().map(|&x| f16::from_f32(x).to_bits()).collect());
+    static BF16: LazyLock<Vec<u16>> = LazyLock::new(|| NUMBERS.iter().map(|&x| bf16::from_f32(x).to_bits()).collect());
+    match ty {
+        DType::F16 => bytemuck::cast_slice(&F16),
+        DType::Bf16 => bytemuck::cast_slice(&BF16),
+        _ => bytemuck::cast_slice(&NUMBERS),
+    }
+}
+
 /// Normal random numbers of a type of floats, repeated: kernels are faster on zeros.
-fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
-    const FIRST: usize = 1 << 18;
-    let mut filled = block.bytes().min(FIRST * ty.size());
-    let bytes: Vec<u8> = (0..filled / ty.size())
-        .map(|i| philox::normal(1, 0, 0, i as u64))
-        .flat_map(|x| match ty {
-            DType::Bf16 => bf16::from_f32(x).to_ne_bytes().to_vec(),
-            DType::F16 => f16::from_f32(x).to_ne_bytes().to_vec(),
-            _ => x.to_ne_bytes().to_vec(),
-        })
-        .collect();
-    stream.upload(&bytes, &block.part(0, filled)?)?;
+pub(crate) fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
+    let drawn = drawn(ty);
+    let mut filled = block.bytes().min(drawn.len());
+    stream.upload(&drawn[..filled], &block.part(0, filled)?)?;
     while filled < block.bytes() {
         let more = filled.min(block.bytes() - filled);
         stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;

@@ -10,7 +10,7 @@ mod footprints;
 mod groups;
 mod halt;
 mod ledger;
-mod measure;
+pub(crate) mod measure;
 mod planned;
 mod state;
 mod sums;

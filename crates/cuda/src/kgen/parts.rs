@@ -90,15 +90,19 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
 }
 
 /// Ends blocks but the last of `parts` that comes here, in the text of a kernel whose first thread has `place` 0 and comes behind all that
-/// its block has written, with a fence before it: that block can read what the others wrote. They are counted by a word of `arrivals`.
+/// its block has written: that block can read what the others wrote. They are counted by a word of `arrivals`. One thread's fences, with
+/// barriers around them, order the writes and reads of its whole block.
 pub(super) fn unless_last(parts: usize, word: &str) -> String {
     let last = parts - 1;
     format!(
         "__shared__ u32 arrived;\n\
-         if (place == 0) arrived = atomicInc((u32*)arrivals + {word}, {last}u);\n\
+         if (place == 0) {{\n\
+             __threadfence();\n\
+             arrived = atomicInc((u32*)arrivals + {word}, {last}u);\n\
+             __threadfence();\n\
+         }}\n\
          __syncthreads();\n\
-         if (arrived != {last}u) return;\n\
-         __threadfence();\n"
+         if (arrived != {last}u) return;\n"
     )
 }
 
@@ -159,9 +163,10 @@ impl<'a> LastBlock<'a> {
         let LastBlock { cut, columns, width: Width { lanes, .. }, down, .. } = self;
         let across = columns / lanes;
         let word = format!("tile * {}u + group", cut.groups);
-        let mut text = match cut.parts {
-            1 => "__syncthreads();\n".to_owned(),
-            parts => "__threadfence();\n__syncthreads();\n".to_owned() + &unless_last(parts, &word),
+        let mut text = "__syncthreads();\n".to_owned();
+        text += &match cut.parts {
+            1 => String::new(),
+            parts => unless_last(parts, &word),
         };
         text += &format!(
             "const u32 over = place % {across}u * {lanes}u, from = place / {across}u;\n\

@@ -113,7 +113,6 @@ pub(super) fn totals(name: &str, lanes: &Lanes<'_>) -> Launches {
         operands.push(Operand::Arrivals);
         body += &format!("const u32 place = threadIdx.x, parts = {parts}u;\n");
         // The first thread has stored the sums of its block.
-        body += "__threadfence();\n";
         body += &unless_last(parts, "0");
         for number in 0..sums.len() {
             let add =

@@ -4,17 +4,22 @@ use super::case::{Expected, decode, encode};
 use super::runner::Runner;
 use super::{Failure, Figure};
 use crate::cudnn::support::{detection, fusions, resnet50};
-use crate::cudnn::{BatchNorm, Convolution, Cudnn, Fusion, Graph, Heuristics, Plan, Role, TensorId};
+use crate::cudnn::{BatchNorm, Convolution, Cudnn, Fusion, Graph, Heuristics, Plan, Planner, Role, TensorId};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
+use crate::exec::measure::fill;
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::shape::TensorType;
 use bessemer_ir::{DType, philox};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Plans of a graph whose numbers are compared.
+/// Plans of a graph whose numbers are compared, of those whose engines compile, and how long that may take for all graphs.
 const COMPARED: usize = 4;
+const COMPARED_COMPILED: usize = 1;
+const LONGEST: Duration = Duration::from_secs(60);
+/// Failures of graphs that are told.
+const TOLD: usize = 8;
 /// Plans of a graph that are timed, and of those whose engines compile, which takes a second each.
 const TIMED: usize = 5;
 const TIMED_COMPILED: usize = 2;
@@ -81,37 +86,82 @@ fn numbers(name: &str, stream: u32, elements: usize) -> Vec<f64> {
     (0..elements).map(|i| spread.1 + spread.0 * f64::from(philox::normal(5, 0, stream, i as u64))).collect()
 }
 
-/// Compares every fusion with its reference in `f64`; those that end with ReLU must keep NaN. Fusions that cuDNN does not offer are counted;
-/// plain convolutions must be there.
-pub(super) fn compare(runner: &Runner, library: &Arc<Cudnn>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
-    for ty in [DType::F16, DType::Bf16, DType::F32] {
-        for fusion in Fusion::ALL {
-            let (mut worst, mut plans) = (0.0f64, 0);
-            for of in small() {
-                let place = format!("{} of {of} in {ty}", fusion.name());
-                let (error, count) = compare_one(runner, library, &of.graph(fusion, ty), &place, ty)?;
-                worst = worst.max(error);
-                plans += count;
-                if count == 0 && matches!(fusion, Fusion::Plain(_)) {
-                    return Err(Failure(format!("there is no plan for {place}")));
-                }
-            }
-            record(&format!("{}, {ty}", fusion.name()), worst, plans, figures);
-        }
-        for norm in BatchNorm::ALL {
-            let place = format!("{}, {ty}", norm.name());
-            let (error, count) = compare_one(runner, library, &norm.graph([4, 6, 7, 32], ty), &place, ty)?;
-            record(&place, error, count, figures);
-        }
-    }
-    Ok(())
+/// Graphs of one kind whose numbers are compared.
+struct Compared {
+    name: String,
+    /// What each is called, and whether there must be a plan.
+    graphs: Vec<(String, Graph)>,
+    is_needed: bool,
+    ty: DType,
 }
 
-fn record(name: &str, error: f64, plans: u32, figures: &mut Vec<Figure>) {
-    figures.push(Figure::new(format!("plans: {name}"), f64::from(plans), ""));
-    if plans > 0 {
-        figures.push(Figure::new(format!("error: {name}"), error, "of what is allowed"));
+/// All of them; what steps are made of comes first.
+fn compared() -> Vec<Compared> {
+    let mut all = Vec::new();
+    for ty in [DType::F16, DType::Bf16, DType::F32] {
+        all.extend(Fusion::ALL.map(|fusion| {
+            let name = format!("{}, {ty}", fusion.name());
+            let graphs = small().map(|of| (format!("{} of {of} in {ty}", fusion.name()), of.graph(fusion, ty)));
+            Compared { name, graphs: graphs.to_vec(), is_needed: matches!(fusion, Fusion::Plain(_)), ty }
+        }));
+        all.extend(BatchNorm::ALL.map(|norm| {
+            let name = format!("{}, {ty}", norm.name());
+            Compared { graphs: vec![(name.clone(), norm.graph([4, 6, 7, 32], ty))], name, is_needed: false, ty }
+        }));
     }
+    all.sort_by_key(|compared| !compared.is_needed);
+    all
+}
+
+/// Compares every fusion with its reference in `f64`; those that end with ReLU must keep NaN. Fusions that cuDNN does not offer are counted;
+/// plain convolutions must be there. What is wrong of one does not stop the others; those for which there is no time are told by a figure.
+pub(super) fn compare(runner: &Runner, library: &Arc<Cudnn>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let (mut failed, mut left) = (Vec::new(), 0);
+    for Compared { name, graphs, is_needed, ty } in compared() {
+        if begun.elapsed() > LONGEST {
+            left += 1;
+            continue;
+        }
+        let (mut worst, mut plans) = (0.0f64, 0);
+        for (place, graph) in graphs {
+            match compare_one(runner, library, &graph, &place, ty) {
+                Ok((_, 0)) if is_needed => failed.push(format!("there is no plan for {place}")),
+                Ok((error, count)) => (worst, plans) = (worst.max(error), plans + count),
+                Err(Failure(problem)) => failed.push(problem),
+            }
+            runner.context.is_alive()?;
+        }
+        figures.push(Figure::new(format!("plans: {name}"), f64::from(plans), ""));
+        if plans > 0 {
+            figures.push(Figure::new(format!("error: {name}"), worst, "of what is allowed"));
+        }
+    }
+    if left > 0 {
+        figures.push(Figure::new("kinds of graphs that were left for want of time", f64::from(left), ""));
+    }
+    let more = failed.len().saturating_sub(TOLD);
+    failed.truncate(TOLD);
+    match failed[..] {
+        [] => Ok(()),
+        _ if more > 0 => Err(Failure(format!("{}; and {more} more", failed.join("; ")))),
+        _ => Err(Failure(failed.join("; "))),
+    }
+}
+
+/// The first plans whose engines the executor would take, `compiled` of them at most by engines that compile.
+fn first_plans(planner: &Planner, (ty, most, mut compiled): (DType, usize, usize)) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for number in 0..planner.len() {
+        let engine = planner.engine(number).ok().filter(|engine| engine.suits(ty, false));
+        let Some(engine) = engine.filter(|engine| !engine.compiles || compiled > 0) else { continue };
+        compiled -= usize::from(engine.compiles);
+        plans.extend(planner.plan(number).ok());
+        if plans.len() == most {
+            break;
+        }
+    }
+    plans
 }
 
 /// Largest error of the plans of one graph, in units of what is allowed, and how many there are.
@@ -123,7 +173,7 @@ fn compare_one(
     ty: DType,
 ) -> Result<(f64, u32), Failure> {
     let Ok(planner) = library.planner(graph, Heuristics::Best) else { return Ok((0.0, 0)) };
-    let plans = planner.plans(COMPARED);
+    let plans = first_plans(&planner, (ty, COMPARED, COMPARED_COMPILED));
     let workspace = plans.iter().map(|plan| plan.workspace).max().unwrap_or(0);
     let memory = Memory::new(runner, graph, workspace)?;
     let mut worst = 0.0f64;
@@ -220,17 +270,11 @@ fn time_one(
     const TIMES: usize = 5;
     let graph = of.graph(fusion, ty);
     let Ok(planner) = library.planner(&graph, Heuristics::Best) else { return Ok(()) };
-    let mut plans = Vec::new();
-    for number in 0..planner.len().min(TIMED) {
-        plans.extend(planner.plan(number).ok());
-        if plans.len() >= TIMED_COMPILED && plans.iter().any(|plan| plan.engine.compiles) {
-            break;
-        }
-    }
+    let plans = first_plans(&planner, (ty, TIMED, TIMED_COMPILED));
     let Some(workspace) = plans.iter().map(|plan| plan.workspace).max() else { return Ok(()) };
     let memory = Memory::new(runner, &graph, workspace)?;
     for id in graph.of_role(Role::Input) {
-        fill(runner, graph.get(id).ty, memory.of(id))?;
+        fill(&runner.stream, graph.get(id).ty, memory.of(id))?;
     }
     let timer = runner.context.timer()?;
     let (mut best, mut engine) = (Duration::MAX, -1);
@@ -252,20 +296,6 @@ fn time_one(
     figures.push(Figure::new(format!("engine: {name}"), engine as f64, ""));
     figures.push(Figure::new(format!("bytes: {name}"), bytes as f64 / seconds / 1e9, "GB/s"));
     figures.push(Figure::new(format!("arithmetic: {name}"), of.operations() / seconds / 1e12, "TFLOP/s"));
-    Ok(())
-}
-
-/// Random numbers, repeated: kernels are faster on zeros.
-fn fill(runner: &Runner, ty: DType, block: &Block) -> Result<(), GpuError> {
-    const FIRST: usize = 1 << 18;
-    let mut filled = block.bytes().min(FIRST * ty.size());
-    let first: Vec<f64> = numbers("", 0, filled / ty.size());
-    runner.stream.upload(&encode(ty, &first), &block.part(0, filled)?)?;
-    while filled < block.bytes() {
-        let more = filled.min(block.bytes() - filled);
-        runner.stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;
-        filled += more;
-    }
     Ok(())
 }
 

@@ -100,7 +100,7 @@ impl SelfTest {
 /// A self-test that goes on.
 struct Testing<'a> {
     found: SelfTest,
-    notify: &'a mut dyn FnMut(&Step),
+    notify: &'a mut dyn FnMut(&SelfTest),
 }
 
 impl Testing<'_> {
@@ -116,8 +116,8 @@ impl Testing<'_> {
         let problem = result.as_ref().err().map(|failure| failure.0.clone());
         let seconds = begun.elapsed().as_secs_f64();
         let step = Step { name: name.into(), passed: problem.is_none(), problem, figures, seconds };
-        (self.notify)(&step);
         self.found.steps.push(step);
+        (self.notify)(&self.found);
         result.ok()
     }
 }
@@ -131,8 +131,8 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// Runs everything; `notify` receives each step when it is over.
-pub fn run(plan: &Plan, notify: &mut dyn FnMut(&Step)) -> SelfTest {
+/// Runs everything; `notify` receives what is found so far when a step is over, which is the last one in it.
+pub fn run(plan: &Plan, notify: &mut dyn FnMut(&SelfTest)) -> SelfTest {
     let gpu = probe(&plan.gpu_libraries);
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let found = SelfTest { version, gpu, device: None, cudnn_description: None, steps: Vec::new() };
@@ -152,12 +152,15 @@ pub fn run(plan: &Plan, notify: &mut dyn FnMut(&Step)) -> SelfTest {
         }
     }
     let library = || CublasLt::open(&libraries, &runner.context);
-    test.step("cuBLASLt: what it computes", |figures| products::meanings(&runner, library()?, figures));
+    test.step("cuBLASLt: what it computes", |figures| {
+        products::meanings(&runner, library()?, plan.copy_bytes, figures)
+    });
     if plan.speed {
         test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, figures));
     }
-    cudnn(&mut test, &libraries, &runner, plan.speed);
     executor(&mut test, plan);
+    // Engines that compile take a second each.
+    cudnn(&mut test, &libraries, &runner, plan.speed);
     test.step("everything is released", |_| {
         runner.context.synchronize()?;
         runner.context.take_release_error().map_or(Ok(()), |error| Err(error.into()))

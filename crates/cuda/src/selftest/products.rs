@@ -6,6 +6,7 @@ use super::{Failure, Figure};
 use crate::cublaslt::{Activation, CublasLt, Epilogue, Operands, Prepared, Product, gelu_slope};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
+use crate::exec::measure::fill;
 use bessemer_ir::ops::pointwise::erf;
 use bessemer_ir::{DType, philox};
 use std::sync::Arc;
@@ -110,34 +111,39 @@ fn gelu_erf(x: f64) -> f64 {
     0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-/// Checks products in every layout, and what is done in the same pass.
-pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+/// Checks products in every layout, and what is done in the same pass; `most` bytes is the largest result of all.
+pub(super) fn meanings(
+    runner: &Runner,
+    library: Arc<CublasLt>,
+    most: usize,
+    figures: &mut Vec<Figure>,
+) -> Result<(), Failure> {
     let setup = Setup::new(runner, library)?;
     for (x_transposed, w_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
         let product = Product { x_transposed, w_transposed, ..PRODUCT };
         let name = format!("product, x transposed {x_transposed}, w transposed {w_transposed}");
         equal(&name, &setup.run(product, Epilogue::Nothing)?, &setup.reference(product), figures)?;
     }
+    sums(&setup, figures)?;
+    long_sums(runner, &setup.library, figures)?;
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
     let activations = [("bias", Activation::Nothing), ("bias and GELU", Activation::Gelu)];
     for (name, activation) in activations {
         let wanted: Vec<f64> = setup.biased().into_iter().map(|y| activation.of(y)).collect();
         equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
     }
-    gradients(&setup, figures)?;
-    sums(&setup, figures)?;
-    long_sums(runner, &setup.library, figures)?;
-
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
     let gelu_tanh = |y| Activation::Gelu.of(y);
     let form = |f: fn(f64) -> f64| setup.biased().iter().map(|&y| f(y)).collect::<Vec<_>>();
     figures.push(Figure::new("GELU against its tanh form", difference(&gelu, &form(gelu_tanh)), "relative difference"));
     figures.push(Figure::new("GELU against its erf form", difference(&gelu, &form(gelu_erf)), "relative difference"));
     equal("GELU", &gelu, &form(gelu_tanh), figures)?;
-    equal("what GELU keeps", &setup.read(aux, DType::Bf16)?, &setup.biased(), figures)
+    equal("what GELU keeps", &setup.read(aux, DType::Bf16)?, &setup.biased(), figures)?;
+    gradients(&setup, figures)?;
+    repeated_sums(runner, &setup.library, most)
 }
 
-/// The gradient of GELU, alone and with the sums of rows, and sums of an operand. They overwrite the bias, which is given back.
+/// The gradient of GELU, alone and with the sums of rows. They overwrite the bias, which is given back.
 fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let (bias, aux) = (&setup.bias.0, &setup.aux.0);
     let column_sums = |numbers: &[f64]| (0..N).map(|n| numbers.iter().skip(n).step_by(N).sum()).collect::<Vec<f64>>();
@@ -146,8 +152,6 @@ fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure
     let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
     equal("gradient of GELU beside that of the bias", &got, &wanted, figures)?;
     equal("gradient of the bias", &setup.read(bias, DType::Bf16)?, &column_sums(&wanted), figures)?;
-    setup.run(PRODUCT, Epilogue::SumOfW { bias })?;
-    equal("sums of w", &setup.read(bias, DType::Bf16)?, &column_sums(&setup.w.1), figures)?;
     Ok(setup.runner.stream.upload(&encode(DType::Bf16, &setup.bias.1), bias)?)
 }
 
@@ -210,6 +214,40 @@ fn long_sums(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<Figure>
     Ok(())
 }
 
+/// Rows, columns and summed elements of the product behind which GELU's gradient is taken in BERT-base, for 32,768 tokens.
+const WIDE: [usize; 3] = [32_768, 3072, 768];
+
+/// Gradients of a bias that are summed over many rows beside the gradient of GELU, by each algorithm that the library proposes: the same bits
+/// each time. There are fewer rows where the result would be larger than `most` bytes.
+fn repeated_sums(runner: &Runner, library: &Arc<CublasLt>, most: usize) -> Result<(), Failure> {
+    let [rows, n, k] = WIDE;
+    let m = (most / (n * 2)).clamp(1, rows);
+    let sizes = [m * k, k * n, n, m * n, m * n].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
+    let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
+    let block = |index: usize| arena.block(sizes[..index].iter().sum(), sizes[index]);
+    let (x, w, bias, aux, y) = (block(0)?, block(1)?, block(2)?, block(3)?, block(4)?);
+    for filled in [&x, &w, &aux] {
+        fill(&runner.stream, DType::Bf16, filled)?;
+    }
+    let workspace = arena.block(sizes.iter().sum(), WORKSPACE)?;
+    let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+    let epilogue = Epilogue::GeluGradBiasGrad { bias: &bias, aux: &aux };
+    let prepared = library.prepare(Product { m, n, k, ..PRODUCT }, operands, epilogue, MOST)?;
+    for algorithm in 0..prepared.algorithms() {
+        let mut sums = [const { Vec::new() }; 3];
+        for sum in &mut sums {
+            prepared.launch(&runner.stream, algorithm)?;
+            *sum = vec![0; bias.bytes()];
+            runner.stream.download(&bias, sum)?;
+        }
+        if sums.iter().any(|sum| *sum != sums[0]) {
+            let what = format!("gradients of a bias over {m} rows, algorithm {algorithm}");
+            return Err(Failure(format!("{what}, have other bits when they are summed again")));
+        }
+    }
+    Ok(())
+}
+
 /// Rows, columns and summed elements of products whose speed is measured: a square one, those of the wide layer of BERT-base for 32,768
 /// tokens, and those whose rows begin anywhere, over its words.
 const LARGE: [[usize; 3]; 4] = [[8192, 8192, 8192], [32_768, 3072, 768], [32_768, 768, 3072], [5120, 768, 30_522]];
@@ -219,14 +257,9 @@ pub(super) fn speed(runner: &Runner, library: &Arc<CublasLt>, figures: &mut Vec<
     for [m, n, k] in LARGE {
         let sizes = [m * k, k * n, n, m * n, m * n].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
         let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
-        let numbers: Vec<f64> = (0..1 << 20).map(|i| philox::normal(4, 0, 0, i).into()).collect();
-        let numbers = encode(DType::Bf16, &numbers);
         let filled = |index: usize| {
             let block = arena.block(sizes[..index].iter().sum(), sizes[index])?;
-            for start in (0..sizes[index]).step_by(numbers.len()) {
-                let part = numbers.len().min(sizes[index] - start);
-                runner.stream.upload(&numbers[..part], &block.part(start, part)?)?;
-            }
+            fill(&runner.stream, DType::Bf16, &block)?;
             Ok::<_, GpuError>(block)
         };
         let (x, w, bias, aux, y) = (filled(0)?, filled(1)?, filled(2)?, filled(3)?, filled(4)?);

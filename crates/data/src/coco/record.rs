@@ -1,5 +1,6 @@
 //! Images with objects as `tf.train.Example` messages, in the layout of TensorFlow's detection models.
 
+use crate::decode::read_info;
 use crate::tf_example::picture::{ENCODED, FILE_NAME, FORMAT, HEIGHT, SIDES, WIDTH};
 use crate::tf_example::proto::Kind;
 use crate::tf_example::{self, Features, Flaw, flaw};
@@ -87,13 +88,19 @@ impl ImageExample {
                 false => flaw(format!("no feature `{}`", SIDES[0]), EXPECTED),
             });
         }
-        let mut side = |name| Ok(features.number(name, 1..=crate::MAX_SIDE.into())? as u32);
-        let [height, width] = [side(HEIGHT)?, side(WIDTH)?];
+        let stated = [stated_side(&mut features, HEIGHT)?, stated_side(&mut features, WIDTH)?];
         let id = text(&mut features, SOURCE_ID)?;
         let parsed = if id.is_empty() { Ok(None) } else { id.parse().map(Some) };
         let id = parsed.map_err(|_| flaw(format!("`{SOURCE_ID}` is `{id}`"), "the id of an image"))?;
         let file_name = if features.has(FILE_NAME) { text(&mut features, FILE_NAME)? } else { String::new() };
         let encoded = features.single(ENCODED)?;
+        let [height, width] = match stated {
+            [Some(height), Some(width)] => [height, width],
+            _ => {
+                let info = read_info(&encoded).map_err(|error| flaw(format!("the image: {error}"), "a whole image"))?;
+                [info.height, info.width]
+            }
+        };
         let labels = features.ints(&[LABEL])?;
         let count = labels.len();
         let mut sides = [const { Vec::new() }; 4];
@@ -132,6 +139,19 @@ impl ImageExample {
     }
 }
 
+/// A side of the image in pixels; `None` for a record that leaves it to the image, by no number or by -1.
+fn stated_side(features: &mut Features, name: &'static str) -> Result<Option<u32>, Flaw> {
+    if !features.has(name) {
+        return Ok(None);
+    }
+    let side = features.number(name, -1..=crate::MAX_SIDE.into())?;
+    match side {
+        -1 => Ok(None),
+        0 => Err(flaw(format!("`{name}` is [0]"), format!("1 to {}, or -1 for that of the image", crate::MAX_SIDE))),
+        side => Ok(Some(side as u32)),
+    }
+}
+
 fn text(features: &mut Features, name: &'static str) -> Result<String, Flaw> {
     String::from_utf8(features.single(name)?).map_err(|_| flaw(format!("`{name}` is not UTF-8"), "text"))
 }
@@ -139,11 +159,13 @@ fn text(features: &mut Features, name: &'static str) -> Result<String, Flaw> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::Path;
 
     use prost::Message;
 
     use super::*;
     use crate::tf_example::proto::{BytesList, Example, FloatList, Int64List};
+    use crate::{FileFormat, Image};
 
     fn example() -> ImageExample {
         let object = |x: f64, is_crowd: bool| ExampleObject {
@@ -195,6 +217,22 @@ mod tests {
         assert_eq!(area, 20.0 * 8.0, "that of the box");
         assert!(!ImageExample::decode(&changed(IS_CROWD, None)).unwrap().objects[1].is_crowd);
         assert!(!ImageExample::decode(&changed(MASK, None)).unwrap().has_masks);
+    }
+
+    #[test]
+    fn sizes_may_be_left_to_the_image() {
+        let ints = |value: i64| Some(Kind::integers(vec![value]));
+        for (name, kind) in [(HEIGHT, ints(-1)), (WIDTH, None)] {
+            let error = ImageExample::decode(&changed(name, kind.clone())).unwrap_err();
+            assert!(error.problem.starts_with("the image: "), "{}", error.problem);
+            let image = Image::filled(32, 16, [7; 3]).encode(Path::new("a.png"), FileFormat::Png).unwrap();
+            let mut message = Example::decode(&changed(name, kind)[..]).unwrap();
+            let features = &mut message.features.as_mut().unwrap().feature;
+            let file = tf_example::proto::Feature { kind: Some(Kind::bytes(vec![image.clone()])) };
+            features.insert(ENCODED.to_owned(), file);
+            let found = ImageExample::decode(&message.encode_to_vec()).unwrap();
+            assert_eq!(found, ImageExample { encoded: image, ..example() });
+        }
     }
 
     #[test]

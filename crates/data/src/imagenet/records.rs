@@ -18,8 +18,8 @@ use crate::tf_example::proto::Kind;
 use crate::tf_example::{self, Features, Flaw, flaw};
 use crate::tfrecord::RecordFile;
 use crate::{
-    DataError, Dataset, DecodeError, Exif, FileFormat, Image, ImageInfo, Label, Philox, Purpose, Scratch, Split, Stage,
-    Transform,
+    DataError, Dataset, DecodeError, Exif, FileFormat, Image, ImageInfo, Label, Philox, Purpose, Scratch, ShareBox,
+    Split, Stage, Transform,
 };
 
 const EXPECTED: &str = "the features of ImageNet's records: image/encoded, image/class/label";
@@ -35,8 +35,8 @@ const BOX_LABELS: &str = "image/object/bbox/label";
 /// One split of a folder of shards: `train-NNNNN-of-NNNNN` or `validation-NNNNN-of-NNNNN`, with or without `.tfrecord`.
 ///
 /// Records are `tf.train.Example` messages with a picture (`image/encoded`) and its label (`image/class/label`), 1 for the first class.
-/// The classes are those of `classes.txt` beside the shards, or ImageNet's 1000 where there is no such file. Boxes are not used: crops
-/// are drawn from whole pictures, as from folders.
+/// The classes are those of `classes.txt` beside the shards, or ImageNet's 1000 where there is no such file. Boxes around objects,
+/// where a record has them, say what random crops of TensorFlow's form have to show.
 #[derive(Debug)]
 pub struct ImageRecords {
     shards: Vec<RecordFile>,
@@ -86,7 +86,7 @@ impl ImageRecords {
     pub(super) fn check(&self, index: usize, scratch: &mut Scratch) -> Result<(u32, ImageInfo), DataError> {
         let (shard, record) = self.record(index);
         let payload = shard.read(record)?;
-        let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
+        let ImageRecord { label, file, .. } = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
         let info = decode_rgb(&file, &mut scratch.pixels).map_err(|error| self.image_error(index, error))?;
         Ok((label, info))
     }
@@ -116,12 +116,38 @@ impl ImageRecords {
         flaw.at(shard.path(), shard.place(record))
     }
 
-    /// The label of a record, from 0, and its picture file.
-    fn example(&self, payload: &[u8]) -> Result<(u32, Vec<u8>), Flaw> {
+    fn example(&self, payload: &[u8]) -> Result<ImageRecord, Flaw> {
         let mut features = Features::parse(payload, EXPECTED)?;
         let most = FIRST_LABEL - 1 + self.classes.len() as i64;
         let label = features.number(LABEL, FIRST_LABEL..=most)? - FIRST_LABEL;
-        Ok((label as u32, features.single(ENCODED)?))
+        Ok(ImageRecord { label: label as u32, file: features.single(ENCODED)?, objects: objects_of(&mut features)? })
+    }
+}
+
+/// What is used of a record.
+struct ImageRecord {
+    /// From 0.
+    label: u32,
+    /// The picture file.
+    file: Vec<u8>,
+    objects: Vec<ShareBox>,
+}
+
+/// The boxes of a record; none where it has no such features.
+fn objects_of(features: &mut Features) -> Result<Vec<ShareBox>, Flaw> {
+    if !SIDES.iter().any(|side| features.has(side)) {
+        return Ok(Vec::new());
+    }
+    let first = features.float_list(&[SIDES[0]])?;
+    let count = first.len();
+    let mut objects: Vec<ShareBox> = first.into_iter().map(|side| [side, 0.0, 0.0, 0.0]).collect();
+    for (number, side) in SIDES.iter().enumerate().skip(1) {
+        let values = features.floats(&[side], count)?;
+        objects.iter_mut().zip(values).for_each(|(object, value)| object[number] = value);
+    }
+    match objects.iter().flatten().find(|&side| !(0.0..=1.0).contains(side)) {
+        Some(side) => Err(flaw(format!("a box has the side {side}"), "0 to 1, as shares of the picture")),
+        None => Ok(objects),
     }
 }
 
@@ -144,10 +170,10 @@ impl Dataset for ImageRecords {
         let (shard, record) = self.record(index);
         scratch.clock.start();
         let payload = shard.read(record)?;
-        let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
+        let ImageRecord { label, file, objects } = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
         scratch.file = file;
         scratch.clock.end(Stage::Read);
-        let drawn = self.transform.draw_file(scratch, self.exif, rng, out);
+        let drawn = self.transform.draw_file(scratch, &objects, self.exif, rng, out);
         drawn.map_err(|error| self.image_error(index, error))?;
         Ok(Label(label))
     }
@@ -352,7 +378,7 @@ impl Picture {
 mod tests {
     use super::*;
     use crate::shapes::ShapesFolder;
-    use crate::{ClassFolder, ResizeCentreCrop};
+    use crate::{ClassFolder, CropDraw, RandomResizedCrop, ResizeCentreCrop};
     use std::collections::BTreeMap;
 
     const EVAL: Transform = Transform::Eval(ResizeCentreCrop::antialiased(32, 32));
@@ -404,8 +430,57 @@ mod tests {
         assert_eq!(train.converted, 24);
         let set = ImageRecords::find(&root.path().join("records"), Split::Train, EVAL).unwrap().unwrap();
         let (shard, record) = set.record(23);
-        let (_, file) = set.example(&shard.read(record).unwrap()).unwrap();
+        let ImageRecord { file, .. } = set.example(&shard.read(record).unwrap()).unwrap();
         assert_eq!(read_info(&file).unwrap().format, ImageFormat::Jpeg);
+    }
+
+    /// A record of a picture with one object, whose sides are these.
+    fn with_object(sides: [Vec<f32>; 4]) -> Vec<u8> {
+        let mut image = Image::filled(40, 30, [0; 3]);
+        image.pixels.iter_mut().zip(0..).for_each(|(pixel, number)| *pixel = (number / 3 % 40 * 6) as u8);
+        let file = image.encode(Path::new("drawn.png"), FileFormat::Png).unwrap();
+        let features = [(LABEL, Kind::integers(vec![1])), (ENCODED, Kind::bytes(vec![file]))];
+        tf_example::encode(features.into_iter().chain(SIDES.into_iter().zip(sides.map(Kind::floats))))
+    }
+
+    #[test]
+    fn crops_of_tensorflow_show_the_objects_of_a_record() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("train-00000-of-00001");
+        let mut file = ShardWriter::create(path).unwrap();
+        let last_columns = [0.9, 0.0, 1.0, 1.0].map(|side| vec![side]);
+        for sides in [last_columns, Default::default(), [0.5, 0.1, 0.5, 0.9].map(|side| vec![side])] {
+            file.add(&with_object(sides)).unwrap();
+        }
+        file.finish().unwrap();
+        let crop = RandomResizedCrop { scale: (0.05, 1.0), flip: 0.0, ..RandomResizedCrop::imagenet(8) };
+        // The brightest columns that crops show: object, none, one without pixels, for which the whole picture is taken.
+        for (draw, all_bright) in [(CropDraw::Tensorflow, [true, false, true]), (CropDraw::Torch, [false; 3])] {
+            let transform = Transform::Train(RandomResizedCrop { draw, ..crop });
+            let set = ImageRecords::find(root.path(), Split::Train, transform).unwrap().unwrap();
+            let shows_the_last = |record: usize, seed: u64| {
+                let mut pixels = vec![0; 8 * 8 * 3];
+                let mut rng = Purpose::Augment.stream(seed, 0, 0);
+                set.load(record, &mut rng, &mut Scratch::default(), &mut pixels).unwrap();
+                pixels.iter().max() > Some(&200)
+            };
+            let found = [0, 1, 2].map(|record| (0..200).all(|seed| shows_the_last(record, seed)));
+            assert_eq!(found, all_bright, "{draw:?}");
+        }
+    }
+
+    #[test]
+    fn boxes_that_are_none_are_told() {
+        let (root, _) = prepared(FileFormat::Jpeg(90));
+        let set = ImageRecords::find(&root.path().join("records"), Split::Train, EVAL).unwrap().unwrap();
+        for (sides, expected) in [
+            ([vec![0.0], vec![0.0], vec![1.5], vec![1.0]], "a box has the side 1.5"),
+            ([vec![f32::NAN], vec![0.0], vec![1.0], vec![1.0]], "a box has the side NaN"),
+            ([vec![0.0], vec![0.0], vec![1.0], vec![]], "`image/object/bbox/ymax` has 0 values"),
+        ] {
+            let error = set.example(&with_object(sides)).err().unwrap();
+            assert!(error.problem.contains(expected), "{}", error.problem);
+        }
     }
 
     #[test]

@@ -124,6 +124,8 @@ section! {
         pub epochs: Option<u64> => Range::closed(1.0, EPOCHS);
         /// Length of the run in updates; see `epochs`.
         pub steps: Option<u64> => Range::closed(1.0, COUNT);
+        /// Samples of an epoch, where that is not one pass over the data.
+        pub epoch_samples: Option<u64> => Range::closed(1.0, COUNT);
         /// Seed of initial weights, order of samples, augmentation and dropout.
         pub seed: u64 = 0 => Range::closed(0.0, i64::MAX as f64);
         /// Largest norm of the gradient of each tensor alone, limited before that of the whole gradient; absent for no limit.

@@ -34,7 +34,7 @@ fn published_facts() {
     let tf1 = load("resnet50-90e-tf1", &[]).unwrap();
     let own = tf1.to_table();
     assert_eq!(own["model"]["num_classes"].as_integer(), Some(1001));
-    assert_eq!(own["data"]["label_offset"].as_integer(), Some(1));
+    assert_eq!(["label_offset", "spare_outputs"].map(|name| own["data"][name].as_integer()), [Some(0), Some(1)]);
     let mean: Vec<f64> = own["data"]["mean"].as_array().unwrap().iter().filter_map(Value::as_float).collect();
     assert_eq!(mean.iter().map(|mean| (mean * 25_500.0).round()).collect::<Vec<_>>(), [12_368.0, 11_628.0, 10_353.0]);
     assert_eq!(tf1.precision.loss_scale_growth_steps, None);

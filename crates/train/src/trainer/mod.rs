@@ -204,9 +204,6 @@ const FIXED_SCALE_OVERFLOWS: u64 = 5;
 /// A step that the device was given and whose results are not there yet.
 struct Submitted {
     ticket: Ticket,
-    /// Of its last micro-batch.
-    epoch: u32,
-    batch: usize,
     /// On all ranks.
     samples: u64,
     /// The first batch behind it.
@@ -343,8 +340,6 @@ impl Trainer<'_> {
         let ticket = self.session.submit()?;
         self.under_way.push_back(Submitted {
             ticket,
-            epoch: batch.epoch,
-            batch: batch.index,
             samples: (samples + batch.samples as u64) * self.group.size() as u64,
             end: self.batches.position(),
         });
@@ -375,7 +370,7 @@ impl Trainer<'_> {
 
     /// Waits for the step that was begun first.
     fn finish_step(&mut self) -> Result<(), TrainError> {
-        let Some(Submitted { ticket, epoch, batch, samples, end }) = self.under_way.pop_front() else { return Ok(()) };
+        let Some(Submitted { ticket, samples, end }) = self.under_way.pop_front() else { return Ok(()) };
         let waiting = Instant::now();
         let output = self.session.collect(ticket)?;
         let Clock { started, mut data_s, ahead_s } = std::mem::replace(&mut self.clock, Clock::new());
@@ -397,8 +392,8 @@ impl Trainer<'_> {
         self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
-            epoch: epoch.into(),
-            batch: batch as u64 / self.recipe().train.accumulation,
+            epoch: self.epoch(),
+            batch: (self.step - 1) % self.steps_per_epoch,
             loss: output.loss.into(),
             parts: output.parts,
             lr: output.lr.into(),
@@ -578,6 +573,11 @@ impl Trainer<'_> {
         self.saved_at != Some(step) && self.is_due(step, every.every_epochs, every.every_steps)
     }
 
+    /// That of the last step, from 0.
+    fn epoch(&self) -> u64 {
+        self.step.saturating_sub(1) / self.steps_per_epoch
+    }
+
     fn is_due(&self, step: u64, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
         let every = every_steps.or_else(|| every_epochs.map(|epochs| epochs.saturating_mul(self.steps_per_epoch)));
         step >= self.total_steps || every.is_some_and(|every| step.is_multiple_of(every))
@@ -589,7 +589,7 @@ impl Trainer<'_> {
         self.evaluated_at = Some(self.step);
         self.metrics.clone_from(&report.metrics);
         let info = EvalInfo {
-            epoch: self.step.saturating_sub(1) / self.steps_per_epoch,
+            epoch: self.epoch(),
             metrics: report.metrics,
             samples: report.samples,
             eval_s: report.seconds,

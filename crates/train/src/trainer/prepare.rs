@@ -5,16 +5,16 @@ use super::{Clock, Evaluator, Prepared, RunFolder, TrainOptions, TrainReport, Tr
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, PlanInfo, RunInfo, Status, read_events};
-use crate::loaded_weights::{is_of_tensorflow, recipe_of, vocabulary_of};
+use crate::loaded_weights::Training;
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::ranks::{Group, Pace};
-use crate::recipe::{Recipe, StartRecipe};
+use crate::recipe::{Recipe, StartRecipe, TrainRecipe};
 use crate::resume::differences;
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, TrainSession, check_kernels};
-use crate::setup::{compile_options, total_steps};
+use crate::setup::{compile_options, steps_per_epoch, total_steps};
 use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, WeightOrigin, registry};
 use bessemer_comm::CommError;
@@ -35,7 +35,7 @@ impl<'a> Trainer<'a> {
         group.compare("the identity of the data", &task.data_identity())?;
         let evaluation = task.evaluation()?.map(|evaluation| Evaluator { evaluation, session: None });
         let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
-        let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
+        let steps_per_epoch = steps_per_epoch(recipe, batches_per_epoch);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
             RunFolder::Resume(path) if group.leads() => Some(Past::find(path, recipe, &*task)?),
@@ -136,8 +136,20 @@ impl<'a> Trainer<'a> {
             warnings.iter().try_for_each(|warning| self.files.warning(warning))?;
         }
         let of_evaluation = self.evaluation.iter().flat_map(|evaluator| evaluator.evaluation.warnings());
-        let mut warnings = self.task.warnings().into_iter().chain(of_evaluation);
+        let warnings = self.task.warnings().into_iter().chain(of_evaluation);
+        let mut warnings = warnings.chain(self.long_epochs());
         warnings.try_for_each(|warning| self.files.warning(&warning))
+    }
+
+    /// What is to be said where an epoch of the recipe is several passes over the data.
+    fn long_epochs(&self) -> Option<String> {
+        let TrainRecipe { epoch_samples, batch_size, .. } = self.options.recipe.train;
+        let of_pass = self.task.batches_per_epoch() * batch_size;
+        let samples = epoch_samples.filter(|samples| *samples >= 2 * of_pass)?;
+        let passes = samples / of_pass;
+        Some(format!(
+            "an epoch is {passes} passes over the data: train.epoch_samples is {samples}; `--set train.epoch_samples=` makes it one"
+        ))
     }
 
     /// Says in a line what is trained, and where ranks share a step, what it is made of.
@@ -232,10 +244,10 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             if !task.has_part(&tensors) {
                 registry::check_weights(model, &tensors, &origin)?;
             }
-            let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
+            let Training { recipe, is_tensorflow, vocabulary } = Training::of(path)?;
             let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
             check_vocabulary(task, &Weights { family, tensors: &tensors, origin: &origin, recipe, vocabulary })?;
-            let weight_origin = WeightOrigin { name: &origin, recipe, is_tensorflow: is_of_tensorflow(path, recipe)? };
+            let weight_origin = WeightOrigin { name: &origin, recipe, is_tensorflow };
             let InitialWeights { tensors, notes } = task.initial_weights(tensors, &weight_origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(notes)
@@ -244,8 +256,8 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             registry::check_weights(model, &checkpoint.model, &origin)?;
             let vocabulary = checkpoint.state.vocabulary.as_ref();
-            let recipe = recipe_of(path)?;
-            let recipe = recipe.as_ref();
+            let training = Training::of(path)?;
+            let recipe = training.recipe.as_ref();
             check_vocabulary(
                 task,
                 &Weights { family, tensors: &checkpoint.model, origin: &origin, recipe, vocabulary },

@@ -248,7 +248,7 @@ fn sample(file: &[u8], crop: RandomResizedCrop, seed: u64, scratch: &mut Scratch
     scratch.file.clear();
     scratch.file.extend(file);
     let (mut rng, mut out) = (random(seed), vec![0; (crop.size * crop.size * 3) as usize]);
-    Transform::Train(crop).draw_file(scratch, crate::Exif::Ignore, &mut rng, &mut out).unwrap();
+    Transform::Train(crop).draw_file(scratch, &[], crate::Exif::Ignore, &mut rng, &mut out).unwrap();
     (out, rng.next_u32())
 }
 
@@ -303,7 +303,7 @@ fn samples_are_those_of_whole_pictures() {
         let (bitmap, [height, width]) = bitmap(file);
         for size in [8, 28, 56, 100, 224] {
             let crop = RandomResizedCrop { scaled_decode: true, ..RandomResizedCrop::imagenet(size) };
-            let region = crop.draw_region(width, height, &mut random(seed));
+            let region = crop.draw_region(width, height, &[], &mut random(seed));
             let (found, expected) = (sample(file, crop, seed, &mut scratch), sample(&bitmap, crop, seed, &mut scratch));
             assert_eq!(found.1, expected.1, "{seed}: random numbers");
             let factor = (region.width.min(region.height) / size).clamp(1, 8).ilog2() as usize;

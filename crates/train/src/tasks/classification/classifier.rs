@@ -12,6 +12,7 @@ use bessemer_data::{Exif, IMAGENET_CLASSES, Resampling, ResizeCentreCrop, imagen
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
+use std::ops::Range;
 use std::path::Path;
 
 /// Names of the classes in a run folder, one a line, in the order of labels.
@@ -35,8 +36,8 @@ pub struct Classifier {
     pub resampling: Resampling,
     /// What is done with the EXIF orientation of images of data sets.
     pub exif: Exif,
-    /// Outputs before that of the first class.
-    pub label_offset: usize,
+    /// Outputs of the classes that data can have, in the order of labels.
+    pub outputs: Range<usize>,
     /// Folders that the classes had, where the weights come from a run or a file that says them.
     pub classes: Option<Vec<String>>,
     /// The weights, and where they come from.
@@ -64,12 +65,13 @@ impl Classifier {
     }
 
     fn of_run(recipe: &Recipe, classes: Option<Vec<String>>, trained: LoadedWeights) -> Result<Self, TrainError> {
-        let ClassifierRecipe { images, .. } = recipe.own()?;
+        let own: &ClassifierRecipe = recipe.own()?;
+        let images = &own.images;
         let (architecture, options) = model_options(recipe, images.eval_image_size)?;
-        let (resize, label_offset) = (images.eval_resize as u32, images.label_offset as usize);
+        let (resize, outputs) = (images.eval_resize as u32, own.class_outputs());
         let (name, exif) = (recipe.model.name.clone(), images.exif);
         let resampling = images.resampling;
-        Ok(Self { name, architecture, options, resize, resampling, exif, label_offset, classes, trained })
+        Ok(Self { name, architecture, options, resize, resampling, exif, outputs, classes, trained })
     }
 
     /// In torchvision's form, or for a ResNet of TensorFlow in that of the recipe of NVIDIA's sample.
@@ -90,7 +92,8 @@ impl Classifier {
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
         let (exif, resampling) = (Exif::Ignore, Resampling::Antialias);
-        Ok(Self { name, architecture, options, resize, resampling, exif, label_offset: 0, classes: None, trained })
+        let outputs = 0..options.num_classes;
+        Ok(Self { name, architecture, options, resize, resampling, exif, outputs, classes: None, trained })
     }
 
     /// How pictures become inputs.
@@ -100,7 +103,7 @@ impl Classifier {
 
     /// Classes that data can have.
     pub fn num_classes(&self) -> usize {
-        self.options.num_classes.saturating_sub(self.label_offset)
+        self.outputs.len()
     }
 
     /// Folders of the classes in the order of labels: those of the run, or those of ImageNet where there are as many classes.
@@ -159,8 +162,12 @@ pub(super) fn recipe_of_file(
     if !is_tensorflow || !matches!(find(name)?.architecture, Architecture::ResNet { .. }) {
         return Ok(None);
     }
-    let classes = classes_of(tensors).map(|classes| Override::new("model.num_classes", classes as i64));
-    let overrides: Vec<Override> = classes.into_iter().chain([Override::new("model.name", name)]).collect();
+    let mut overrides = vec![Override::new("model.name", name)];
+    if let Some(outputs) = classes_of(tensors) {
+        let spare = i64::from(outputs == IMAGENET_CLASSES + 1);
+        overrides
+            .extend([Override::new("model.num_classes", outputs as i64), Override::new("data.spare_outputs", spare)]);
+    }
     Ok(Some(Recipe::load(TENSORFLOW_RECIPE, &overrides)?))
 }
 
@@ -185,7 +192,7 @@ mod tests {
             Classifier::published("resnet50", trained).unwrap()
         };
         let classifier = of(true);
-        assert_eq!((classifier.options.num_classes, classifier.num_classes()), (1001, 1000));
+        assert_eq!((classifier.options.num_classes, classifier.outputs.clone()), (1001, 0..1000));
         assert_eq!(classifier.resampling, Resampling::Legacy);
         let padding = |classifier: &Classifier| match &classifier.options.backbone {
             bessemer_models::BackboneOptions::ResNet(backbone) => backbone.padding,

@@ -10,6 +10,7 @@ use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::{Exif, Image};
 use serde::Serialize;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Settings of [`infer()`].
@@ -157,7 +158,7 @@ pub fn infer(
         let prediction = |read: Result<(PathBuf, Vec<u8>), TrainError>| {
             read.map(|(path, _)| {
                 let logits = rows.next().expect("there is a row for each picture that was read");
-                let classes = best_classes(logits, classifier.label_offset, options.top_k, &names);
+                let classes = best_classes(logits, &classifier.outputs, options.top_k, &names);
                 Prediction { path, classes }
             })
         };
@@ -174,13 +175,13 @@ fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<Str
     given_labels(path, classifier.num_classes(), &classifier.trained.origin)
 }
 
-/// Classes by falling probability; equal ones by number.
-fn best_classes(logits: &[f32], label_offset: usize, top_k: usize, names: &[String]) -> Vec<ClassScore> {
+/// Classes, those of these outputs, by falling probability; equal ones by number.
+pub(super) fn best_classes(logits: &[f32], outputs: &Range<usize>, top_k: usize, names: &[String]) -> Vec<ClassScore> {
     let total = log_sum_exp(logits);
-    let mut order: Vec<usize> = (label_offset..logits.len()).collect();
+    let mut order: Vec<usize> = outputs.clone().collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
     let score = |output: usize| {
-        let class = output - label_offset;
+        let class = output - outputs.start;
         let name = names.get(class).cloned().unwrap_or_else(|| class.to_string());
         ClassScore { class, name, probability: (f64::from(logits[output]) - total).exp() }
     };
@@ -194,11 +195,11 @@ mod tests {
     #[test]
     fn the_best_come_first_under_their_names() {
         let names = ["cat".to_owned(), "dog".to_owned()];
-        let best = best_classes(&[9.0, 1.0, 2.0], 1, 5, &names);
+        let best = best_classes(&[9.0, 1.0, 2.0, 8.0], &(1..3), 5, &names);
         let shown: Vec<(usize, &str)> = best.iter().map(|score| (score.class, score.name.as_str())).collect();
         assert_eq!(shown, [(1, "dog"), (0, "cat")]);
-        let total: f64 = [9.0_f64, 1.0, 2.0].map(f64::exp).iter().sum();
+        let total: f64 = [9.0_f64, 1.0, 2.0, 8.0].map(f64::exp).iter().sum();
         assert!((best[0].probability - 2.0_f64.exp() / total).abs() < 1e-12);
-        assert_eq!(best_classes(&[0.0, 1.0], 0, 1, &[])[0].name, "1");
+        assert_eq!(best_classes(&[0.0, 1.0], &(0..2), 1, &[])[0].name, "1");
     }
 }

@@ -21,8 +21,8 @@ pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
 use super::{
-    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceNames, Score, Task,
-    WeightOrigin,
+    Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceName, ReferenceNames,
+    Score, Task, WeightOrigin,
 };
 use crate::checkpoint::{NamedTensor, publish_content};
 use crate::error::TrainError;
@@ -55,8 +55,20 @@ pub static TERMS: MetricSchema = MetricSchema {
         Metric::plain("loss", "loss", Some("validation loss")),
     ],
     best: ("top1", Better::Higher),
-    // The names that all models share are those of ResNet-50's scripts.
-    reference: ReferenceNames::NONE,
+    // The names that all models share are those of ResNet-50's scripts for PyTorch; these are of those for TensorFlow 1.
+    reference: ReferenceNames {
+        always: &[],
+        summary: &[
+            ReferenceName::new("train.total_ips", "train_throughput"),
+            ReferenceName::new("val.total_ips", "eval_throughput"),
+            ReferenceName::new("val.compute_latency", "eval_latency_avg").times(1000.0),
+            ReferenceName::new("val.compute_latency_at90", "eval_latency_p90").times(1000.0),
+            ReferenceName::new("val.compute_latency_at95", "eval_latency_p95").times(1000.0),
+            ReferenceName::new("val.compute_latency_at99", "eval_latency_p99").times(1000.0),
+            ReferenceName::new("val.top1", "top1_accuracy").times(0.01),
+            ReferenceName::new("val.top5", "top5_accuracy").times(0.01),
+        ],
+    },
 };
 
 /// The data and the model of a recipe.
@@ -136,7 +148,7 @@ impl Task for Classification {
     fn warnings(&self) -> Vec<String> {
         let Ok(ClassifierRecipe { model, images, .. }) = self.recipe.own() else { return Vec::new() };
         let outputs = model.num_classes;
-        let classes = self.set.num_classes() as u64 + images.label_offset;
+        let classes = self.set.num_classes() as u64 + images.label_offset + images.spare_outputs;
         let reported = || {
             format!(
                 "the model has {outputs} outputs for {classes} classes of data; `--set model.num_classes={classes}` gives it as many"
@@ -203,13 +215,13 @@ pub(super) fn standalone_evaluation(
         }
         source => drawn_set(&classifier, &source)?,
     };
-    let Classifier { architecture, options: model, trained, label_offset, .. } = classifier;
+    let Classifier { architecture, options: model, trained, outputs, .. } = classifier;
     let evaluation = ClassifierEvaluation {
         architecture,
         options: model,
         batch_size: options.batch_size,
         set,
-        label_offset: label_offset as i32,
+        label_offset: outputs.start as i32,
         load: options.load,
     };
     Ok((Box::new(evaluation), trained))

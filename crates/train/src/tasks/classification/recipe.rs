@@ -63,6 +63,9 @@ section! {
         pub exif: Exif = Exif::Ignore;
         /// Added to every label; 1 for models whose class 0 is the background.
         pub label_offset: u64 = 0 => Range::closed(0.0, 1.0);
+        /// Outputs behind those of the classes, which stand for none; 1 for NVIDIA's ResNet-50 of TensorFlow 1, which has 1001 outputs and labels
+        /// of 0 to 999.
+        pub spare_outputs: u64 = 0 => Range::closed(0.0, 1.0);
     }
 }
 
@@ -90,8 +93,20 @@ family_recipe! {
     check check;
 }
 
+impl ClassifierRecipe {
+    /// Outputs of the classes that data can have, in the order of labels; the others stand for none.
+    pub(crate) fn class_outputs(&self) -> std::ops::Range<usize> {
+        let ends = [self.images.label_offset, self.model.num_classes.saturating_sub(self.images.spare_outputs)];
+        ends[0] as usize..ends[1] as usize
+    }
+}
+
 fn check(own: &ClassifierRecipe, recipe: &Recipe) -> Result<(), Problem> {
     let (model, images) = (&own.model, &own.images);
+    require(!own.class_outputs().is_empty(), "model.num_classes", || {
+        let (offset, spare) = (images.label_offset, images.spare_outputs);
+        format!("more than data.label_offset and data.spare_outputs together, which are {}", offset + spare)
+    })?;
     let has_drop_path =
         find(&recipe.model.name).is_ok_and(|spec| matches!(spec.architecture, Architecture::EfficientNet(_)));
     require(model.drop_path == 0.0 || has_drop_path, "model.drop_path", || {

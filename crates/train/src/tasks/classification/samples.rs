@@ -1,6 +1,7 @@
 //! Sample pictures of a run.
 
 use super::classifier::Classifier;
+use super::infer::{ClassScore, best_classes};
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
@@ -27,16 +28,16 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     let folder = run.predictions();
     samples::make_folder(&folder)?;
     let [height, width] = set.image_size(0);
-    let name = |class: usize| {
-        set.class_names().get(class).map_or_else(|| class.to_string(), |name| readable_class(name).to_owned())
-    };
+    let names: Vec<String> = set.class_names().iter().map(|name| readable_class(name).to_owned()).collect();
     let mut samples = Vec::with_capacity(count);
     for (i, pixels) in images.chunks_exact(height * width * 3).enumerate() {
         let picture = format!("sample-{i:03}.png");
         let drawn = Image { width, height, pixels: pixels.to_vec() };
         drawn.write(&folder.join(&picture), FileFormat::Png)?;
-        let (class, probability) = best(&logits[i * outputs..][..outputs], classifier.label_offset);
-        samples.push(Sample { picture, label: name(labels[i]), predicted: name(class), probability });
+        let best = best_classes(&logits[i * outputs..][..outputs], &classifier.outputs, 1, &names);
+        let ClassScore { name: predicted, probability, .. } = best.into_iter().next().expect("a model has classes");
+        let label = names.get(labels[i]).cloned().unwrap_or_else(|| labels[i].to_string());
+        samples.push(Sample { picture, label, predicted, probability });
     }
     samples::write(&folder, &samples)?;
     Ok(samples)
@@ -55,26 +56,4 @@ fn load(set: &LabelledImages, count: usize) -> Result<(Vec<u8>, Vec<usize>), Tra
         labels.push(label as usize);
     }
     Ok((images, labels))
-}
-
-/// The best class after `offset` outputs that are none, and its probability.
-fn best(logits: &[f32], offset: usize) -> (usize, f64) {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&x| f64::from(x - largest).exp()).sum();
-    let classes = logits.iter().enumerate().skip(offset);
-    let (output, logit) = classes.max_by(|a, b| a.1.total_cmp(b.1)).unwrap_or((offset, &largest));
-    (output - offset, f64::from(logit - largest).exp() / sum)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_best_class_counts_from_the_offset() {
-        let (class, probability) = best(&[9.0, 1.0, 2.0], 1);
-        assert_eq!(class, 1);
-        let total: f64 = [9.0_f64, 1.0, 2.0].map(f64::exp).iter().sum();
-        assert!((probability - 2.0_f64.exp() / total).abs() < 1e-12);
-    }
 }

@@ -51,11 +51,11 @@ impl DataSource {
         };
         let (has, wanted) = (own_classes(own), set.num_classes());
         if wanted > has {
-            let offset = images.label_offset;
-            let allowed =
-                format!("{self} has {wanted} classes, data.label_offset is {offset}: at least {} are needed", {
-                    wanted as u64 + offset
-                });
+            let (offset, spare) = (images.label_offset, images.spare_outputs);
+            let allowed = format!(
+                "{self} has {wanted} classes, data.label_offset is {offset}, data.spare_outputs {spare}: at least {} are needed",
+                wanted as u64 + offset + spare
+            );
             return Err(TrainError::setting("model.num_classes", own.model.num_classes, allowed));
         }
         Ok(set)
@@ -90,7 +90,7 @@ impl DataSource {
 
 /// Classes of the model that data can have.
 fn own_classes(own: &ClassifierRecipe) -> usize {
-    own.model.num_classes.saturating_sub(own.images.label_offset) as usize
+    own.class_outputs().len()
 }
 
 /// Shapes that are drawn: all, or as many as the model has classes.

@@ -137,9 +137,13 @@ impl Task for Detection {
     }
 
     fn warnings_of_random_weights(&self) -> Vec<String> {
-        self.kind.frozen_parts(&self.recipe).map_or_else(Vec::new, |parts| {
-            vec![format!("{parts} are not trained, and stay at random: --weights gives those of a trained backbone")]
-        })
+        let is_drawn = !matches!(DataSource::of(&self.recipe), Ok(DataSource::Folder(_)));
+        let warning = match self.kind.frozen_parts(&self.recipe) {
+            Some(parts) => format!("{parts} are not trained, and stay at random: --weights gives those of a trained backbone"),
+            None if is_drawn => return Vec::new(),
+            None => "the backbone begins at random; that of published detectors was trained on ImageNet before: --weights FILE gives it".to_owned(),
+        };
+        vec![warning]
     }
 }
 

@@ -3,7 +3,7 @@
 use super::recipe::QuestionRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::loaded_weights::recipe_of;
+use crate::loaded_weights::Training;
 use crate::recipe::Recipe;
 use crate::tasks::InitialWeights;
 use crate::tasks::electra::ElectraRecipe;
@@ -36,7 +36,7 @@ pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead>
 /// # Errors
 /// A recipe or a configuration that cannot be read.
 pub(super) fn activation(weights: &Path) -> Result<Option<Activation>, TrainError> {
-    match recipe_of(weights)? {
+    match Training::of(weights)?.recipe {
         Some(recipe) => Ok(Some(activation_of(&recipe)?)),
         None => activation_in(weights),
     }

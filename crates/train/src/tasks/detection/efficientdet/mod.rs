@@ -60,7 +60,7 @@ static TERMS: MetricSchema = MetricSchema {
             ReferenceName::new("train.total_ips", "avg_fps_training"),
             ReferenceName::new("train.rank_ips", "avg_fps_training_per_GPU"),
             ReferenceName::new("train.step_time", "avg_latency_training"),
-            ReferenceName::new("train.epoch_loss", "training_loss"),
+            ReferenceName::new("train.final_loss", "training_loss"),
             ReferenceName::new("run.time", "e2e_training_time"),
             ReferenceName::new("val.bbox_ap", "validation_accuracy_mAP"),
         ],
