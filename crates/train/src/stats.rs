@@ -113,7 +113,7 @@ mod tests {
         let data: Vec<f64> = (1..=100).map(f64::from).collect();
         let style = published_style(&data);
         assert_eq!([style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms], [45.5, 48.0, 50.0]);
-        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [45.0, 47.5]);
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [44.5, 47.0]);
         assert_eq!(published_style(&[]), PublishedStyle::default());
     }
 
