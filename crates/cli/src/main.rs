@@ -28,7 +28,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = failure::exit_code(&error);
-            ranks::tell_error(code, &failure::one_line(&error));
+            // That all ranks stop is told by the first, which knows what was saved.
+            if code != failure::INTERRUPTED || !ranks::is_follower() {
+                ranks::tell_error(code, &failure::one_line(&error));
+            }
             if has_failed() {
                 end_at_once(code);
             }

@@ -103,7 +103,7 @@ fn replace(path: &Path, found: &SelfTest) -> std::io::Result<()> {
 fn run_programme(folder: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {
     let runner = Runner {
         program: std::env::current_exe().context("this program's own path is not known")?,
-        stop: StopSignal::from_system()?,
+        stop: StopSignal::from_system(None)?,
     };
     let settings = programme::Options {
         folder: folder.to_owned(),
