@@ -1,11 +1,8 @@
 use crate::args::output_file;
-use crate::output::print;
+use crate::output::{print, replace};
 use anyhow::Context;
 use bessemer_bench::report::{Reference, Report, read};
 use clap::Args;
-use std::fs::{self, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -64,17 +61,4 @@ pub(super) fn write_report(
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     replace(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     print(&format!("{}\n", path.display()))
-}
-
-/// Writes a file beside the one that is there, which is replaced when all of it is written.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // A pipe or a terminal is written to as it is.
-    if fs::metadata(path).is_ok_and(|known| !known.is_file()) {
-        return fs::write(path, text);
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
 }
