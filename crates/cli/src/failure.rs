@@ -174,6 +174,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             Some(
                 RunDirError::NotARun { .. }
                     | RunDirError::Taken { .. }
+                    | RunDirError::NotEmpty { .. }
                     | RunDirError::NotAFolder { .. }
                     | RunDirError::Recipe(_)
             )

@@ -28,11 +28,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = failure::exit_code(&error);
-            ranks::tell_error(code, &failure::one_line(&error));
+            // That all ranks stop is told by the first, which knows what was saved.
+            if code != failure::INTERRUPTED || !ranks::is_follower() {
+                ranks::tell_error(code, &failure::one_line(&error));
+            }
             if has_failed() {
                 end_at_once(code);
             }
-            ExitCode::from(code)
+            // Whoever started the ranks was told the code; launchers of MPI would speak of a failure.
+            match code == failure::INTERRUPTED && ranks::is_started_here() {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(code),
+            }
         }
     }
 }

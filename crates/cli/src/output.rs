@@ -1,6 +1,9 @@
-//! Results, on standard output.
+//! Results, on standard output and in files.
 
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// Prints a text as it is. A reader who has gone (`| head`) ends the program in silence.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -79,9 +82,35 @@ impl std::fmt::Display for Table {
     }
 }
 
+/// Writes a file beside the one that is there, which is replaced when all of it is written.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A pipe or a terminal is written to as it is.
+    if fs::metadata(path).is_ok_and(|known| !known.is_file()) {
+        return fs::write(path, text);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_stays_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.html");
+        for text in ["first", "second"] {
+            replace(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(replace(&folder.path().join("none/report.html"), "").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o400, 0o400);
+    }
 
     #[test]
     fn cells_of_csv_are_quoted_where_they_must_be() {

@@ -142,7 +142,7 @@ impl RankArguments {
             Some(devices) if placement.launcher.is_none() && devices > 1 => {
                 let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
                 let start = Start { ranks: devices, mpi: &self.mpi, device };
-                std::process::exit(run_ranks(&start, &arguments, &StopSignal::from_system()?, common)?);
+                std::process::exit(run_ranks(&start, &arguments, &StopSignal::from_system(common.stop_notice(STOPS_AND_SAVES))?, common)?);
             }
             Some(devices) if placement.launcher.is_some() && devices != placement.size => {
                 let launcher = placement.launcher.map_or("", |launcher| launcher.title());
@@ -206,6 +206,27 @@ pub(crate) fn prepare_libraries(
     };
     if !set_missing(&wanted) {
         common.warn(warning);
+    }
+}
+
+/// What is said where a training run is asked to stop.
+pub(crate) const STOPS_AND_SAVES: &str =
+    "stopping: the step that is under way is finished and saved; Ctrl-C again ends at once, without saving";
+
+/// Whether another process reads the errors of this one, which is a rank that it has started.
+pub(crate) fn is_started_here() -> bool {
+    ERROR_PIPE.get().is_some_and(Option::is_some)
+}
+
+/// Refuses several ranks for a command that is done by one process.
+pub(crate) fn require_one(command: &str) -> Result<()> {
+    let Placement { size, launcher, .. } = Placement::from_variables(&process_variables())?;
+    match launcher {
+        Some(launcher) if size > 1 => {
+            let launcher = launcher.title();
+            bail!(Usage(format!("{command} is done by one process, and {launcher} started {size}: each would do all of it")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::decode::read_whole;
@@ -105,6 +106,11 @@ impl Dataset for ClassFolder {
 
     fn class_names(&self) -> &[String] {
         self.labels.as_ref().map_or(self.listing.classes(), |labels| &labels.names)
+    }
+
+    fn absent_classes(&self) -> Vec<usize> {
+        let present: BTreeSet<u32> = (0..self.len()).map(|index| self.label(index)).collect();
+        (0..self.num_classes()).filter(|&label| !present.contains(&(label as u32))).collect()
     }
 
     fn image_size(&self, _: usize) -> [usize; 2] {

@@ -30,6 +30,11 @@ pub trait Dataset: Send + Sync {
         self.class_names().len()
     }
 
+    /// Labels of classes that no sample has, as far as that is known without reading samples.
+    fn absent_classes(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// Height and width of sample `index`.
     fn image_size(&self, index: usize) -> [usize; 2];
 

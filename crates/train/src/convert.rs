@@ -17,9 +17,9 @@ use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::ParamSpec;
-use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::{fmt, fs};
 
 /// How tensors are called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,10 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(names, &spec.name), ..named(spec, data)? }))
         .collect::<Result<_, TrainError>>()?;
     match (options.to, &folder) {
-        (Names::HuggingFace, Some(write)) => write(output, &converted, &vocabulary_part(input, &trained)?)?,
+        (Names::HuggingFace, Some(write)) => {
+            let vocabulary = vocabulary_part(input, &trained)?;
+            whole_folder(output, |folder| write(folder, &converted, &vocabulary))?;
+        }
         (Names::HuggingFace, None) => {
             let allowed = format!("that is for models of text; {} holds {}", trained.origin, model.name());
             return Err(TrainError::setting("the naming", options.to, allowed));
@@ -240,6 +243,18 @@ fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPa
     let identity = Vocabulary::open(&file)?.identity();
     trained.weights().check_vocabulary(&identity, &file.display().to_string())?;
     Ok(VocabularyPart { identity: Some(identity), file: Some(file) })
+}
+
+/// Makes a new folder of what `write` puts into another one beside it, so that there is all of it or nothing.
+fn whole_folder(folder: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> Result<(), TrainError> {
+    let failed = || TrainError::io(folder, "make the folder");
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(failed())?;
+    let unfinished = tempfile::Builder::new().prefix(".bessemer-").tempdir_in(parent).map_err(failed())?;
+    // A folder of its own in that one, with the usual permissions.
+    let inner = unfinished.path().join("folder");
+    write(&inner)?;
+    fs::rename(inner, folder).map_err(failed())
 }
 
 #[cfg(test)]

@@ -402,7 +402,7 @@ fn is_of_nccl(error: &GpuError) -> bool {
 }
 
 /// This program's folder of the XDG Base Directory Specification for what can be made again.
-fn cache_folder() -> PathBuf {
+pub(crate) fn cache_folder() -> PathBuf {
     let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let usual = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into())).join(".cache");
     given.unwrap_or_else(usual).join("bessemer")

@@ -6,6 +6,7 @@ use crate::events::EventError;
 use crate::memory::BatchTooLarge;
 use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
+use crate::resume::LENGTH;
 use crate::rundir::{RunDir, RunDirError};
 use bessemer_comm::CommError;
 use bessemer_data::{DataError, Position};
@@ -14,6 +15,7 @@ use bessemer_metrics::MetricError;
 use bessemer_metrics::coco::CocoError;
 use bessemer_metrics::mask::MaskError;
 use bessemer_models::{ModelError, WeightsError};
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +72,7 @@ pub enum TrainError {
     #[error("{}: cannot {action}: {source}", path.display())]
     Io { path: PathBuf, action: &'static str, source: std::io::Error },
 
-    #[error("{}: cannot be resumed with other settings; {}", run.display(), join(differences))]
+    #[error("{}: cannot be resumed with other settings; {}", run.display(), join(run, differences))]
     Resume { run: PathBuf, differences: Vec<Difference> },
 
     #[error(transparent)]
@@ -266,15 +268,27 @@ impl From<bessemer_ir::GraphError> for TrainError {
     }
 }
 
-fn join(differences: &[Difference]) -> String {
-    differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ")
+/// What differs, and how a run of another length goes on, as its rates depend on the length.
+fn join(run: &Path, differences: &[Difference]) -> String {
+    let all = differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ");
+    let is_length = |difference: &Difference| LENGTH.contains(&difference.field.as_str());
+    match differences.iter().all(is_length) {
+        true => format!("{all}; a new run goes on from its weights: --init-from {}", as_word(run)),
+        false => all,
+    }
+}
+
+/// A path as a word of a shell's command line.
+pub fn as_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), Cow::into_owned)
 }
 
 /// How to go on from a checkpoint, `RUN/checkpoints/NAME`.
 fn go_on(checkpoint: Option<&Path>) -> String {
     let Some(checkpoint) = checkpoint else { return "nothing to save".to_owned() };
     let run = RunDir::of_checkpoint(checkpoint);
-    format!("saved {}; go on with: bessemer train --resume {}", checkpoint.display(), run.display())
+    format!("saved {}; go on with: bessemer train --resume {}", checkpoint.display(), as_word(run))
 }
 
 fn describe(found: Option<&FirstNonFinite>) -> String {

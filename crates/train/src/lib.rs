@@ -41,7 +41,7 @@ pub use checkpoint::{
 };
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use device::{DeviceError, DeviceKind, DeviceOptions, InstructionSet, RankLink, Tuning};
-pub use error::{ErrorKind, TrainError};
+pub use error::{ErrorKind, TrainError, as_word};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};
 pub use events::{Event, EventBody};
 pub use loaded_weights::{LoadedWeights, WhichWeights};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Length of the run; free where the learning rate does not depend on it.
-const LENGTH: [&str; 2] = ["train.epochs", "train.steps"];
+pub(crate) const LENGTH: [&str; 2] = ["train.epochs", "train.steps"];
 
 const DATA_IDENTITY: &str = "data identity";
 

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub enum RunDirError {
     #[error("{}: holds a run already; resume it, or choose another folder", path.display())]
     Taken { path: PathBuf },
+    #[error("{}: is not empty; a run needs a new or an empty folder", path.display())]
+    NotEmpty { path: PathBuf },
     #[error("{}: is not a folder; a run needs a new or an empty one", path.display())]
     NotAFolder { path: PathBuf },
     #[error("{}: another process is working in this run", path.display())]
@@ -58,12 +60,13 @@ impl RunDir {
     /// Whether a new run can be put there, before work is spent on it.
     ///
     /// # Errors
-    /// [`RunDirError::Taken`] if the folder exists and holds anything, [`RunDirError::NotAFolder`] for a file; a folder that cannot
-    /// be read.
+    /// [`RunDirError::Taken`] or [`RunDirError::NotEmpty`] if the folder exists and holds a run or anything else,
+    /// [`RunDirError::NotAFolder`] for a file; a folder that cannot be read.
     pub fn check_free(path: &Path) -> Result<(), RunDirError> {
         let path = path.to_owned();
         match fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
-            Ok(true) => Err(RunDirError::Taken { path }),
+            Ok(true) if Self::is_run(&path) => Err(RunDirError::Taken { path }),
+            Ok(true) => Err(RunDirError::NotEmpty { path }),
             Ok(false) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotADirectory => Err(RunDirError::NotAFolder { path }),

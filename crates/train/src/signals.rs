@@ -3,6 +3,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Signals within this time of the first are the same request.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// A request to stop, shared between whoever asks and the run.
 #[derive(Clone, Debug, Default)]
@@ -14,18 +18,25 @@ impl StopSignal {
         Self::default()
     }
 
-    /// A signal that SIGINT and SIGTERM (on Windows: Ctrl-C) raise. The second of them ends the process at once with
-    /// exit code 130. SIGUSR1, by which batch systems say that time is nearly over, raises it too. To be called at most once in a
-    /// process.
+    /// A signal that SIGINT and SIGTERM (on Windows: Ctrl-C) raise, with a `notice` on standard error. One that comes later ends the
+    /// process at once with exit code 130; those that come together are one: `timeout`, shells and batch systems signal a process and its
+    /// group. SIGUSR1, by which batch systems say that time is nearly over, raises it too. To be called at most once in a process.
     ///
     /// # Errors
     /// The system refused the handler.
-    pub fn from_system() -> io::Result<Self> {
+    pub fn from_system(notice: Option<&'static str>) -> io::Result<Self> {
         let signal = Self::new();
         let raised = signal.clone();
-        let handler = move || {
-            if raised.0.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
+        let mut first: Option<Instant> = None;
+        let handler = move || match first {
+            Some(first) if first.elapsed() > TOGETHER => std::process::exit(130),
+            Some(_) => {}
+            None => {
+                first = Some(Instant::now());
+                raised.raise();
+                if let Some(notice) = notice {
+                    eprintln!("{notice}");
+                }
             }
         };
         ctrlc::set_handler(handler).map_err(io::Error::other)?;

@@ -94,7 +94,8 @@ fn world(version: u32) -> TempDir {
 }
 
 fn new_run(run: &Path, data: &Path, overrides: &[&str]) -> TrainOptions {
-    let given = [format!("data.source={}", data.display()), format!("squad.vocab={}/vocab.txt", data.display())];
+    let own = |name: &str, place: &str| format!("{name}={}{place}", data.display());
+    let given = [own("data.source", ""), own("squad.vocab", "/vocab.txt"), "squad.cache=false".to_owned()];
     let overrides = given.iter().map(String::as_str).chain(overrides.iter().copied());
     let overrides: Vec<_> = overrides.map(|text| text.parse().unwrap()).collect();
     let recipe = Recipe::from_toml(RECIPE, "tiny-squad", &overrides).unwrap();
@@ -354,7 +355,4 @@ fn data_that_does_not_suit_is_told() {
     refused(data, &[], &["train-again.json, train-v1.json", "choose one: --set squad.train_file=FILE"]);
     let chosen = new_run(&data.join("run"), data, &["squad.train_file=train-again.json", "train.steps=1"]);
     train(&chosen).unwrap();
-    let kept = |name: &str| name.ends_with(".features");
-    let names = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert!(names.filter(|name| kept(name)).count() >= 2, "windows are kept beside the questions");
 }

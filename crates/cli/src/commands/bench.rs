@@ -1,7 +1,7 @@
 use crate::args::{Common, SharedStep, StepArguments, at_least_one, model, output_file};
 use crate::commands::bench_scaling::ScalingOptions;
 use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator, bench_suite};
-use crate::failure::{Coded, INTERRUPTED, Usage, named};
+use crate::failure::{Coded, FAILED, INTERRUPTED, Usage, named};
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::budget::Budget;
@@ -327,7 +327,7 @@ fn run_steps(
     let opened = common.device().open()?;
     let settings = settings.settings(options.model)?;
     let mut results = Results::open(options.json, options.out.as_deref())?;
-    let process = Process::new(StopSignal::from_system()?)?;
+    let process = Process::new(StopSignal::from_system(None)?)?;
     common.notify(&options.announcement());
     let mut limits = Limits::measure(&*opened);
     for &precision in &precisions {
@@ -414,8 +414,11 @@ impl Measurement<'_> {
                 }
             }
         }
-        let is_shown = options.mode == Mode::Infer && !measured.is_empty();
-        if is_shown { results.text(&latencies(&measured)) } else { Ok(()) }
+        if measured.is_empty() {
+            let message = "nothing was measured, for the reasons in the rows".to_owned();
+            return Err(Coded { code: FAILED, message }.into());
+        }
+        if options.mode == Mode::Infer { results.text(&latencies(&measured)) } else { Ok(()) }
     }
 }
 

@@ -72,7 +72,7 @@ struct Measured {
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     common.notify(&format!("loading for {} s with {} threads", options.seconds, options.workers));
     let loading = loading(&recipe, Duration::from_secs(options.seconds as u64), &stop)?;
     let training_here = match options.no_step {

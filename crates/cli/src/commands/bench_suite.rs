@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program's own path is not known")?;
     let python = options.python.as_ref().map(|path| interpreter(path)).transpose()?;
     let peers = Peers::find(&Folders::of_user(options.peers.clone()), &program, python.as_deref())?;
-    let runner = Runner { program, stop: StopSignal::from_system()? };
+    let runner = Runner { program, stop: StopSignal::from_system(None)? };
     let settings = compare::Options {
         folder: options.out.clone(),
         device: common.device(),

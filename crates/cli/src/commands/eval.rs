@@ -2,6 +2,7 @@ use crate::args::{Common, Located, WeightArguments, at_least_one, model, output_
 use crate::class_table::class_table;
 use crate::failure::{Usage, named};
 use crate::output::{print, print_json};
+use crate::ranks::require_one;
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::Exif;
@@ -70,6 +71,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    require_one("eval")?;
     let family = options.model.family();
     let (answers, detects) = (family.input() == InputKind::Questions, family.detects_objects());
     let sees = family.input() == InputKind::Images;

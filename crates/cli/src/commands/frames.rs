@@ -47,7 +47,7 @@ pub(super) fn run(frames: &Path, weights: &Path, options: &Options, common: &Com
             false => io::stdout().write_all(text.as_bytes()),
         }
     };
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let frames = ImageStream::new(input, name, settings.orientation());
     match annotate_frames(&mut *annotator, frames, output, &stop, &mut show) {
         // The program that makes the pictures is interrupted too, maybe within one of them.

@@ -1,9 +1,9 @@
 use crate::args::{Common, output_file};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, replace};
 use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::{programme, show::seconds};
-use bessemer_cuda::selftest::{Plan, SelfTest, run as run_plan};
+use bessemer_cuda::selftest::{Plan, run as run_plan};
 use bessemer_train::{DeviceKind, StopSignal};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         let result = step.problem.as_ref().map_or_else(|| "passed".to_owned(), |problem| format!("failed: {problem}"));
         common.notify(&format!("{}: {result} in {}", step.name, seconds(step.seconds)));
         if let Some(path) = &options.out {
-            unwritten = replace(path, test).with_context(|| path.display().to_string()).err();
+            let text = serde_json::to_string_pretty(test).expect("a self-test has string keys");
+            unwritten = replace(path, &text).with_context(|| path.display().to_string()).err();
         }
     });
     print_json(&test)?;
@@ -93,17 +94,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
 }
 
-/// Writes what is found; a file that is there is whole at any time.
-fn replace(path: &Path, found: &SelfTest) -> std::io::Result<()> {
-    let new = path.with_added_extension("part");
-    std::fs::write(&new, serde_json::to_string_pretty(found)?)?;
-    std::fs::rename(&new, path)
-}
-
 fn run_programme(folder: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {
     let runner = Runner {
         program: std::env::current_exe().context("this program's own path is not known")?,
-        stop: StopSignal::from_system()?,
+        stop: StopSignal::from_system(None)?,
     };
     let settings = programme::Options {
         folder: folder.to_owned(),

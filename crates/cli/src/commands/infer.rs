@@ -1,11 +1,12 @@
 use super::{ask, frames};
 use crate::args::{Common, WeightArguments, at_least_one, model, output_folder};
-use crate::failure::{Usage, named, one_line};
+use crate::failure::{Coded, INTERRUPTED, Usage, named, one_line};
 use crate::output::{Csv, Table, print, print_json};
+use crate::ranks::require_one;
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::Exif;
-use bessemer_train::DeviceError;
+use bessemer_train::{DeviceError, StopSignal};
 use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::infer::{Part, PredictOptions, Prediction};
@@ -111,6 +112,7 @@ impl Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    require_one("infer")?;
     let (name, is_asked) = (options.model.name(), options.model.family().input() == InputKind::Questions);
     if options.frames.is_none() && options.out.as_deref().is_some_and(frames::is_standard) {
         bail!(Usage("--out - is for --frames; without it, --out names a folder".to_owned()));
@@ -140,7 +142,12 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if let Some(frames) = &options.frames {
         return frames::run(frames, &weights, options, common);
     }
-    let settings = PredictOptions { context, ..options.settings(common)? };
+    // What writes no files may end at any time.
+    let stop = match options.out.is_some() || options.masks.is_some() {
+        true => StopSignal::from_system(common.stop_notice(STOPS))?,
+        false => StopSignal::new(),
+    };
+    let settings = PredictOptions { context, stop: stop.clone(), ..options.settings(common)? };
     let predictor = options.model.family().predictor(name, &weights, &settings);
     let mut predictor = predictor.map_err(|error| named(error, name))?;
     let inputs = if is_asked { &options.questions.question } else { &options.inputs };
@@ -149,8 +156,18 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     let notify = common.notifier();
     let notify = |done: usize, all: usize| notify(&|| progress_line(options.model.family().input(), done, all));
-    show_each(predictor.predict(inputs, &notify)?, options.form())
+    let predictions = predictor.predict(inputs, &notify)?;
+    let done = predictions.len();
+    show_each(predictions, options.form())?;
+    if stop.is_raised() {
+        let message = format!("interrupted after {done} pictures, which are complete, as are their results");
+        bail!(Coded { code: INTERRUPTED, message });
+    }
+    Ok(())
 }
+
+/// What is said where detections are asked to stop.
+const STOPS: &str = "stopping after the pictures that are under way; Ctrl-C again ends at once";
 
 /// A score from 0 to 1.
 fn score(text: &str) -> Result<f64, String> {

@@ -1,6 +1,6 @@
 use crate::args::{self, Common, at_least_one};
 use crate::failure::{INTERRUPTED, USAGE, Usage, tell_command_line};
-use crate::ranks::{MpiArgument, Start, device_of, run_ranks};
+use crate::ranks::{MpiArgument, STOPS_AND_SAVES, Start, device_of, run_ranks};
 use anyhow::bail;
 use bessemer_comm::launch::{Placement, process_variables};
 use bessemer_train::{RunDir, StopSignal};
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         std::process::exit(tell_command_line(&error, words).into());
     }
     let mut restarts = options.restarts;
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(common.stop_notice(STOPS_AND_SAVES))?;
     loop {
         let start = Start { ranks: options.ranks, mpi: &options.mpi, device: device_of(&command) };
         let code = run_ranks(&start, &command, &stop, common)?;

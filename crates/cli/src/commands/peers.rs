@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 fn list(options: &List) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program's own path is not known")?;
     let peers = Peers::find(&Folders::of_user(options.peers.clone()), &program, options.python.as_deref())?;
-    let runner = Runner { program, stop: StopSignal::from_system()? };
+    let runner = Runner { program, stop: StopSignal::from_system(None)? };
     let logs = TempDir::with_prefix("bessemer-peers-")?;
     let known: Vec<(&Peer, Result<Capabilities, Failure>)> =
         peers.iter().map(|peer| (peer, peer.describe(&runner, logs.path()))).collect();

@@ -29,7 +29,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         compute: common.compute(),
         seed: common.seed(),
         progress: common.progress(),
-        stop: StopSignal::from_system()?,
+        stop: StopSignal::from_system(None)?,
         command: command_line(),
     };
     let outcome = quickstart::run(&request, |line| common.notify(line))?;

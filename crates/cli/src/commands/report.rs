@@ -1,9 +1,8 @@
 use crate::args::output_file;
-use crate::output::print;
+use crate::output::{print, replace};
 use anyhow::Context;
 use bessemer_bench::report::{Reference, Report, read};
 use clap::Args;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -21,7 +20,7 @@ pub(crate) struct Options {
     /// DLLogger streams of other programs
     #[arg(required = true, value_name = "DIR")]
     pub inputs: Vec<PathBuf>,
-    /// Put the tables of a publication beside: dlperf (OneFlow's comparison of frameworks), or dle (NVIDIA DeepLearningExamples: detectors, ELECTRA)
+    /// Put the tables of a publication beside: dlperf (OneFlow's comparison of frameworks), or dle (NVIDIA DeepLearningExamples: ResNet-50, detectors, ELECTRA)
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     pub reference: Option<Reference>,
     /// Write one HTML file that needs nothing beside it
@@ -60,6 +59,6 @@ pub(super) fn write_report(
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+    replace(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     print(&format!("{}\n", path.display()))
 }

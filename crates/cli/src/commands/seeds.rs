@@ -6,10 +6,11 @@ use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::recipe::Override;
 use bessemer_train::stats::{mean, sample_deviation};
 use bessemer_train::tasks::MetricSchema;
-use bessemer_train::{RunFolder, TrainOptions, TrainReport};
+use bessemer_train::{RunDir, RunFolder, TrainOptions, TrainReport};
 use std::path::PathBuf;
 
-/// Trains `count` times as the request says, each with the next seed, in folders of their own; seeds and reports.
+/// Trains `count` times as the request says, each with the next seed, in folders of their own; seeds and reports. Runs of the same request
+/// that are there already go on, or are done.
 pub(super) fn train(
     request: &TrainOptions,
     count: usize,
@@ -19,7 +20,8 @@ pub(super) fn train(
     let seeds = (0..count as u64).map(|number| recipe.train.seed + number);
     let run = |seed: u64| -> anyhow::Result<(u64, TrainReport)> {
         let recipe = recipe.with_overrides(&[Override::new("train.seed", seed as i64)])?;
-        let folder = RunFolder::New(parent.join(format!("seed-{seed}")));
+        let folder = parent.join(format!("seed-{seed}"));
+        let folder = if RunDir::is_run(&folder) { RunFolder::Resume(folder) } else { RunFolder::New(folder) };
         let report = train(&TrainOptions { recipe, folder, ..request.clone() });
         Ok((seed, report.with_context(|| format!("seed {seed}"))?))
     };

@@ -2,7 +2,7 @@ use super::{command_line, seeds};
 use crate::args::{Common, at_least_one, locate, model};
 use crate::failure::{Usage, named};
 use crate::output::print;
-use crate::ranks::{RankArguments, is_follower};
+use crate::ranks::{RankArguments, STOPS_AND_SAVES, is_follower};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::{Exif, OnBadSample};
@@ -11,7 +11,7 @@ use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ComputeOptions, Group, Recipe, RunDir, RunFolder, StepShare, StopSignal, TrainError,
-    TrainOptions, TrainReport, find_checkpoint, train_in,
+    TrainOptions, TrainReport, find_checkpoint, train_in, as_word,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let request = TrainOptions {
         compute,
         progress: common.progress(),
-        stop: StopSignal::from_system()?,
+        stop: StopSignal::from_system(common.stop_notice(STOPS_AND_SAVES))?,
         run_steps: options.stop_after.map(|steps| steps as u64),
         command: command_line(),
         commit: option_env!("BESSEMER_COMMIT").map(str::to_owned),
@@ -208,7 +208,7 @@ fn stopped_as_asked(request: &TrainOptions, error: &anyhow::Error) -> Option<Str
     match error.downcast_ref() {
         Some(TrainError::Interrupted { step, checkpoint }) => {
             let run = checkpoint.as_deref().map(RunDir::of_checkpoint);
-            let resume = run.map_or_else(String::new, |run| format!("; go on with --resume {}", run.display()));
+            let resume = run.map_or_else(String::new, |run| format!("; go on with --resume {}", as_word(run)));
             Some(format!("stopped after step {step}, as --stop-after says{resume}\n"))
         }
         _ => None,

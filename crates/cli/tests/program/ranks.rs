@@ -339,12 +339,15 @@ fn a_request_to_stop_reaches_all_ranks() {
         let arguments = format!("train --recipe tiny.toml {LONG} --quiet --devices 2 --mpi {name} --out run");
         let running = Running::of(&mut place.command(&arguments));
         until(|| place.steps("run") > 3);
-        signal(running.0.id(), "-INT");
+        // As `timeout` does, which signals a process and its group.
+        let both = format!("kill -INT {0}; kill -TERM {0}", running.0.id());
+        assert!(Command::new("sh").args(["-c", &both]).status().unwrap().success());
         let ran = running.end();
         assert_eq!(ran.code, 130, "{}", ran.err);
         let latest = fs::read_to_string(place.path("run/checkpoints/latest")).expect("a checkpoint");
         assert_eq!(latest.trim(), format!("step-{:06}", place.steps("run")));
-        assert!(ran.err.contains("interrupted after step"), "{}", ran.err);
+        let lines: Vec<&str> = ran.err.lines().collect();
+        assert!(matches!(lines[..], [line] if line.contains("interrupted after step")), "{}", ran.err);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Questions from the command line.
 
-use crate::common::bessemer;
+use crate::common::{bessemer, ran};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -49,13 +49,20 @@ fn ask_by_lines(folder: &Path, lines: &str) -> String {
 #[test]
 fn runs_of_several_seeds_are_trained_judged_and_asked() {
     let folder = world();
-    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let cache = folder.path().join("cache");
+    let run = |arguments: &str| {
+        let words = arguments.split_whitespace();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        ran(program.current_dir(folder.path()).env("XDG_CACHE_HOME", &cache).args(words))
+    };
     let train = format!("train electra-mini-squad --data data --set squad.vocab=vocab.txt {SIZES}");
     let table = run(&format!("{train} --steps 2 --seeds 2 --seed 4 --out many")).ok().out;
     let heads: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(heads, ["seed", "4", "5", "mean", "deviation"], "{table}");
     assert!(table.lines().next().unwrap().ends_with("f1") && table.lines().nth(3).unwrap().ends_with('%'), "{table}");
     assert!(folder.path().join("many/seed-5/predictions/predictions.json").is_file());
+    let count = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    assert_eq!((count(&cache.join("bessemer/squad")), count(&folder.path().join("data"))), (2, 2), "windows are kept");
 
     let eval = "eval electra-mini-squad --weights many/seed-4";
     let found: Value =
@@ -99,7 +106,11 @@ fn runs_of_several_seeds_are_trained_judged_and_asked() {
     run("eval bert-tiny --weights x --data y --out z").fails(2, &["--out", "not for bert-tiny"]);
     run(&format!("{eval} --data nowhere")).fails(2, &["nowhere"]);
     run("eval electra-small-squad --weights many/seed-4 --data data").fails(2, &["electra-mini-squad"]);
-    run(&format!("{train} --steps 1 --seeds 2 --seed 5 --out many")).fails(2, &["seed 5", "holds a run already"]);
+    // The same again says the same, and more seeds go on from there.
+    let again = run(&format!("{train} --steps 2 --seeds 3 --seed 4 --out many")).ok().out;
+    assert!(again.lines().nth(3).is_some_and(|line| line.starts_with("6 ")), "{again}");
+    assert_eq!(again.lines().nth(1), table.lines().nth(1));
+    run(&format!("{train} --steps 1 --seeds 2 --seed 5 --out many")).fails(2, &["seed 5", "train.steps"]);
 }
 
 #[test]

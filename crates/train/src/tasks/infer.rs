@@ -4,6 +4,7 @@ use super::EachInput;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
+use crate::signals::StopSignal;
 use bessemer_data::{Exif, read_text};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -33,6 +34,8 @@ pub struct PredictOptions {
     pub context: Option<String>,
     /// Which weights of a run are used.
     pub weights: WhichWeights,
+    /// When raised, detections end after the pictures that are under way.
+    pub stop: StopSignal,
 }
 
 impl PredictOptions {

@@ -132,7 +132,7 @@ pub(crate) fn recognise(tensors: &[NamedTensor<'_>], origin: &str) -> Result<Zoo
             origin: format!("{origin}: fits no model of the zoo; of {name}, the closest"),
             source,
         },
-        None => TrainError::setting("the weights", origin, "they fit no model of the zoo"),
+        None => TrainError::setting("the path of the weights", origin, "they fit no model of the zoo"),
     })
 }
 

@@ -195,7 +195,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         threads: common.device().threads,
     };
     let notify = common.notifier();
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images"));
     let WrittenRecords { images, objects, crowds, without_area, bytes } =
         records.write(&progress, &|| stop.is_raised())?;

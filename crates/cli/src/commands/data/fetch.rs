@@ -66,7 +66,7 @@ pub(super) fn run_fetch(options: &Fetch, common: &Common) -> anyhow::Result<()> 
         bail!(Usage(format!("--from: '{from}' is no address; expected http:// or https://")));
     }
     let folder = options.out.clone().unwrap_or_else(|| set.name.clone().into());
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     common.notify(&format!("{}: licence: {}", set.name, set.licence));
     let notify = common.notifier();
     let fetching = Options {

@@ -75,7 +75,7 @@ pub(super) fn run_prepare_binary(options: &PrepareBinary, common: &Common) -> an
         threads: common.device().threads,
     };
     let notify = common.notifier();
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} pictures"));
     let mut text = String::new();
     for written in set.write(&progress, &|| stop.is_raised())? {
@@ -143,7 +143,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         threads: common.device().threads,
     };
     let notify = common.notifier();
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} pictures"));
     let splits = records.write(&progress, &|| stop.is_raised())?;
     let mut text = String::new();

@@ -261,7 +261,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         threads: common.device().threads,
     };
     let notify = common.notifier();
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let counts = prepare(&preparation, &|progress| notify(&|| progress_line(progress)), &|| stop.is_raised())?;
     print_counts(&counts, &options.out, start)
 }
@@ -293,7 +293,7 @@ pub(super) fn run_prepare_instances(options: &PrepareInstances, common: &Common)
         threads: common.device().threads,
     };
     let notify = common.notifier();
-    let stop = StopSignal::from_system()?;
+    let stop = StopSignal::from_system(None)?;
     let counts = import.run(&|progress| notify(&|| progress_line(progress)), &|| stop.is_raised())?;
     print_counts(&counts, &options.out, start)
 }

@@ -32,9 +32,10 @@ use crate::recipe::Recipe;
 use crate::session::TrainSession;
 use crate::setup::RunShape;
 use batches::Images;
+use bessemer_data::coco::listed;
 use bessemer_data::{
     BatchRange, BinaryImages, CifarBin, ClassFolder, Dataset, Exif, ImageRecords, ImageSamples, LabelledImages, Share,
-    Split, Transform, UnknownClass,
+    Split, Transform, UnknownClass, readable_class,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
 use classifier::{classes_of, is_of_last_layer};
@@ -154,7 +155,19 @@ impl Task for Classification {
                 "the model has {outputs} outputs for {classes} classes of data; `--set model.num_classes={classes}` gives it as many"
             )
         };
-        (classes < outputs).then(reported).into_iter().collect()
+        let absent = || {
+            let set = self.evaluation_set.as_ref()?;
+            let absent = set.absent_classes();
+            let names = absent.iter().map(|&label| readable_class(&set.class_names()[label]));
+            (!absent.is_empty()).then(|| {
+                let (count, all) = (absent.len(), set.num_classes());
+                let names = listed(names);
+                format!(
+                    "trained classes without a picture in the validation set, about which scores say nothing, {count} of {all}: {names}"
+                )
+            })
+        };
+        (classes < outputs).then(reported).into_iter().chain(absent()).collect()
     }
 }
 

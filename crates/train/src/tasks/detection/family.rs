@@ -139,7 +139,7 @@ impl Family for Detectors {
     fn fitted(&self, model: &str, trained: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {
         let model = self.0.model_for(model, &trained.tensors).ok_or_else(|| {
             let bias = self.0.weights().of_classes[0];
-            TrainError::setting("the weights", &trained.origin, format!("they have no {bias}"))
+            TrainError::setting("the path of the weights", &trained.origin, format!("they have no {bias}"))
         })?;
         Ok(Fitted { model, folder: None })
     }

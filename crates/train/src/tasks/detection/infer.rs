@@ -147,6 +147,7 @@ pub(super) struct ObjectPredictor {
     masks: Option<PathBuf>,
     /// Names of the classes instead of those of the run.
     names: Option<Vec<String>>,
+    stop: StopSignal,
 }
 
 impl ObjectPredictor {
@@ -184,6 +185,7 @@ impl ObjectPredictor {
             out: options.out.clone(),
             masks: options.masks.clone(),
             names,
+            stop: options.stop.clone(),
         })
     }
 
@@ -309,7 +311,7 @@ impl Predictor for ObjectPredictor {
         let mut results: EachInput<DetectedObjects> = Vec::with_capacity(all);
         let file = self.out.as_ref().map(|out| out.join(RESULTS_FILE));
         let mut written = file.as_deref().map(ResultsWriter::create).transpose()?;
-        while results.len() < all {
+        while results.len() < all && !self.stop.is_raised() {
             let batch: EachInput<(NamedPicture, Image)> = pictures
                 .by_ref()
                 .take(BATCH)

@@ -192,7 +192,7 @@ pub(super) fn standalone_evaluation(
         None => {
             let allowed = "both networks are evaluated together: a run, or a folder with two of Hugging Face, discriminator and \
                            generator";
-            return Err(TrainError::setting("the weights", weights.display(), allowed));
+            return Err(TrainError::setting("the path of the weights", weights.display(), allowed));
         }
     };
     let set = sources::set(Part::Folder(data, Split::Val), &recipe)?;

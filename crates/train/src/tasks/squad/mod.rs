@@ -24,7 +24,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::session::TrainSession;
 use crate::setup::RunShape;
-use bessemer_data::squad::Version;
+use bessemer_data::squad::{SquadSet, Version};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_data::{BatchRange, Sampler, SamplerOptions, Share};
 use bessemer_models::Model;
@@ -104,8 +104,9 @@ impl Squad {
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
         let config = model::config(recipe, vocab_size.unwrap_or(tokenizer.vocabulary().len()))?;
         model::check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
-        let questions = Questions::open(&files.train, &tokenizer, model::window_options(squad, true), squad.cache)?;
-        let version = questions.set.version();
+        let set = SquadSet::open(&files.train)?;
+        let version = set.version();
+        let questions = Questions::of(set, &tokenizer, model::window_options(squad, true), squad.cache)?;
         let held_out = files.dev.map(|dev| held_out(&dev, &tokenizer, squad, (version, &files.train))).transpose()?;
         let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
         let sampler = Sampler::new(questions.features.len(), order)?;
@@ -152,10 +153,10 @@ fn held_out(
     squad: &SquadFields,
     (version, train): (Version, &Path),
 ) -> Result<Questions, TrainError> {
-    let questions = Questions::open(dev, tokenizer, model::window_options(squad, false), squad.cache)?;
-    let found = questions.set.version();
+    let set = SquadSet::open(dev)?;
+    let found = set.version();
     if found == version {
-        return Ok(questions);
+        return Questions::of(set, tokenizer, model::window_options(squad, false), squad.cache);
     }
     let (dev, train) = (dev.display(), train.display());
     let allowed =
@@ -274,12 +275,13 @@ pub(super) fn standalone_evaluation(
     let (answering, trained) = Answering::load(name, weights, options.weights, options.vocab.as_deref())?;
     let path = sources::dev_file(data)?;
     let Answering { config, head, squad, tokenizer } = answering;
-    let questions = Questions::open(&path, &tokenizer, model::window_options(&squad, false), squad.cache)?;
+    let set = SquadSet::open(&path)?;
     let lacks_head = matches!(head, SpanHead::Joint { may_be_impossible: false, .. });
-    if questions.set.version() == Version::V2 && lacks_head {
+    if set.version() == Version::V2 && lacks_head {
         let allowed = format!("{} was trained on 1.1, where every question has an answer", trained.origin);
         return Err(TrainError::setting("the version of the questions", Version::V2, allowed));
     }
+    let questions = Questions::of(set, &tokenizer, model::window_options(&squad, false), squad.cache)?;
     let (load, batch_size) = (options.load, options.batch_size);
     Ok((Box::new(HeldOut { config, head, squad, questions: Arc::new(questions), load, batch_size }), trained))
 }

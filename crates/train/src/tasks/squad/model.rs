@@ -131,7 +131,7 @@ pub(super) fn network_of(
     let beam = squad_fields(trained.recipe.as_ref())?.beam;
     let head = head(&trained.tensors, beam as usize).ok_or_else(|| {
         let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
-        TrainError::setting("the weights", &trained.origin, allowed)
+        TrainError::setting("the path of the weights", &trained.origin, allowed)
     })?;
     if let Some(recipe) = &trained.recipe {
         return Ok((config(recipe, vocab_size)?, head));

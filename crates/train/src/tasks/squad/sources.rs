@@ -134,19 +134,18 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Those of a file. With `cache`, windows are kept beside it where that is possible.
+    /// Those of a set. With `cache`, windows are kept in this program's cache where that is possible.
     ///
     /// # Errors
-    /// A file that is not SQuAD's; lengths that do not go together.
-    pub(super) fn open(
-        path: &Path,
+    /// Lengths that do not go together.
+    pub(super) fn of(
+        set: SquadSet,
         tokenizer: &Arc<TextTokenizer>,
         options: WindowOptions,
         cache: bool,
     ) -> Result<Self, TrainError> {
-        let set = SquadSet::open(path)?;
-        let folder = path.parent().filter(|_| cache);
-        let kept = folder.and_then(|folder| Features::cached(folder, &set, tokenizer, options, threads()).ok());
+        let folder = cache.then(|| cache_folder().join("squad"));
+        let kept = folder.and_then(|folder| Features::cached(&folder, &set, tokenizer, options, threads()).ok());
         let features = match kept {
             Some((features, _)) => features,
             None => Features::build(&set, tokenizer, options, threads())?,
