@@ -142,7 +142,12 @@ impl RankArguments {
             Some(devices) if placement.launcher.is_none() && devices > 1 => {
                 let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
                 let start = Start { ranks: devices, mpi: &self.mpi, device };
-                std::process::exit(run_ranks(&start, &arguments, &StopSignal::from_system(common.stop_notice(STOPS_AND_SAVES))?, common)?);
+                std::process::exit(run_ranks(
+                    &start,
+                    &arguments,
+                    &StopSignal::from_system(common.stop_notice(STOPS_AND_SAVES))?,
+                    common,
+                )?);
             }
             Some(devices) if placement.launcher.is_some() && devices != placement.size => {
                 let launcher = placement.launcher.map_or("", |launcher| launcher.title());
@@ -224,7 +229,9 @@ pub(crate) fn require_one(command: &str) -> Result<()> {
     match launcher {
         Some(launcher) if size > 1 => {
             let launcher = launcher.title();
-            bail!(Usage(format!("{command} is done by one process, and {launcher} started {size}: each would do all of it")))
+            bail!(Usage(format!(
+                "{command} is done by one process, and {launcher} started {size}: each would do all of it"
+            )))
         }
         _ => Ok(()),
     }

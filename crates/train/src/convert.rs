@@ -478,7 +478,7 @@ mod tests {
             assert!(names.iter().all(has), "{:?}", timm.iter().map(|t| &t.name).collect::<Vec<_>>());
             assert_eq!(sorted(timm), sorted(weights(model)));
             assert_eq!(sorted(read_safetensors(&path("back")).unwrap()), sorted(weights(model)));
-            assert_ne!(std::fs::read(path("other")).unwrap(), std::fs::read(path("timm")).unwrap());
+            assert_ne!(fs::read(path("other")).unwrap(), fs::read(path("timm")).unwrap());
         }
     }
 
@@ -503,7 +503,7 @@ mod tests {
         convert("detections.onnx", Names::Onnx, None).unwrap();
         convert("network.onnx", Names::Onnx, Some(DetectorOutputs::Network)).unwrap();
         let has = |file: &str, op: &[u8]| {
-            let bytes = std::fs::read(path(file)).unwrap();
+            let bytes = fs::read(path(file)).unwrap();
             bytes.windows(op.len()).any(|window| window == op)
         };
         assert!(has("detections.onnx", b"NonMaxSuppression") && !has("network.onnx", b"NonMaxSuppression"));

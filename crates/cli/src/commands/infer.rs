@@ -6,11 +6,11 @@ use crate::ranks::require_one;
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_data::Exif;
-use bessemer_train::{DeviceError, StopSignal};
 use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::infer::{Part, PredictOptions, Prediction};
 use bessemer_train::tasks::registry::ZooModel;
+use bessemer_train::{DeviceError, StopSignal};
 use clap::Args;
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ComputeOptions, Group, Recipe, RunDir, RunFolder, StepShare, StopSignal, TrainError,
-    TrainOptions, TrainReport, find_checkpoint, train_in, as_word,
+    TrainOptions, TrainReport, as_word, find_checkpoint, train_in,
 };
 use clap::Args;
 use std::path::PathBuf;

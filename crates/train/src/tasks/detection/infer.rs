@@ -6,6 +6,7 @@ use super::outputs::{NamedPicture, Originals};
 use super::score::{Found, SeenImage, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
+use crate::signals::StopSignal;
 use crate::tasks::frames::{Annotated, Annotator};
 use crate::tasks::infer::{self, DRAWN_SCORE, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell, lossy_path};
 use crate::tasks::pictures::picture_files;

@@ -1,6 +1,7 @@
 //! Files of questions and vocabularies by the names that commands and recipes give them.
 
 use super::recipe::QuestionRecipe;
+use crate::device::cache_folder;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::text::vocabulary_beside;
