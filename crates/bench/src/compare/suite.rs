@@ -1,9 +1,10 @@
 //! The whole comparison as one plan: models, modes, batches, precisions, forms, clipping and ranks, within a time. What matters most
 //! is measured first.
 
+mod scope;
+
 use super::estimate::{Estimate, GUESSED_START_S, Part as Guess, run_s};
-use super::plan::clips;
-use super::{BatchSize, CompareError, Fusion, Group, Options, Part, Session, Usual};
+use super::{BatchSize, CompareError, Group, Options, Part, Session, Usual};
 use crate::measure::{MeasureError, Progress, Repeat, Request, failed};
 use crate::peers::process::Runner;
 use crate::peers::{Peers, own};
@@ -11,18 +12,14 @@ use crate::scaling::{Point, measure_ranks, shared};
 use crate::show;
 use crate::simulator::Ranks;
 use crate::workload::Mode;
-use bessemer_comm::launch::{Placement, process_variables};
-use bessemer_comm::mpi::MpiLibrary;
-use bessemer_train::DeviceOptions;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, EventBody, EventWriter, Header, ScalingKind};
-use bessemer_train::recipe::Compute;
-use bessemer_train::tasks::registry::{self, FAMILIES};
+pub use scope::Choice;
+use scope::Scope;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "suite.json";
@@ -30,46 +27,6 @@ const FILE: &str = "suite.json";
 const SCALING_FILE: &str = "scaling.jsonl";
 /// Of the form of [`Saved`].
 const VERSION: u32 = 1;
-
-/// What a suite is to measure; `None` is what the folder's suite has, or else the usual.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choice {
-    /// Names of models; usually one of each family.
-    pub models: Option<Vec<String>>,
-    /// Usually both.
-    pub modes: Option<Vec<Mode>>,
-    /// Of all models; usually the family's, and the largest.
-    pub batch_sizes: Option<Vec<BatchSize>>,
-    /// As in plans; usually Bessemer and all that are installed.
-    pub frameworks: Option<Vec<String>>,
-    /// Usually fp32, and bf16 on processors that have it.
-    pub precisions: Option<Vec<Compute>>,
-    /// Numbers of ranks of this machine; usually 2, 4 and so on, as many as there are processors, where there is an MPI.
-    pub ranks: Option<Vec<usize>>,
-    /// Steps before the timed ones of each run, at most.
-    pub warmup: Option<usize>,
-    /// Timed steps of each run, at most.
-    pub steps: Option<usize>,
-    /// Runs of each framework, at most.
-    pub repeat: Option<usize>,
-    /// Time for all.
-    pub budget: Option<Duration>,
-}
-
-/// A [`Choice`] with nothing open.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Scope {
-    models: Vec<String>,
-    modes: Vec<Mode>,
-    /// `None` for those of each model's family.
-    batch_sizes: Option<Vec<BatchSize>>,
-    frameworks: Vec<String>,
-    precisions: Vec<Compute>,
-    ranks: Vec<usize>,
-    counts: Counts,
-    seed: u64,
-    threads: usize,
-}
 
 /// Steps of a run, and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,8 +64,8 @@ pub struct Cell {
     pub seconds: f64,
     /// Whether there is no time for it.
     pub is_left_out: bool,
-    what: What,
-    rank: Rank,
+    what: Measurement,
+    priority: Priority,
     /// Guessed seconds of a step.
     step_s: f64,
     /// Guessed seconds beside the runs.
@@ -117,7 +74,7 @@ pub struct Cell {
 
 /// How much something matters, the most first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum Priority {
     /// At the batch size that counts most.
     First,
     /// At other sizes.
@@ -128,15 +85,15 @@ enum Rank {
     SeveralRanks,
 }
 
-impl Rank {
-    const ALL: [Rank; 5] = [Rank::First, Rank::OtherBatches, Rank::LargestBatch, Rank::OtherForms, Rank::SeveralRanks];
+impl Priority {
+    const ALL: [Priority; 5] = [Priority::First, Priority::OtherBatches, Priority::LargestBatch, Priority::OtherForms, Priority::SeveralRanks];
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Measurement {
     Compared(Box<Group>),
     /// Bessemer on these numbers of ranks; the request is that of one.
-    Ranks(Box<Request>, Vec<usize>),
+    Scaling(Box<Request>, Vec<usize>),
 }
 
 /// What came of a suite.
@@ -183,10 +140,10 @@ impl Cell {
     fn set(&mut self, counts: Counts) {
         (self.counts, self.seconds) = (counts, self.seconds_of(counts));
         match &mut self.what {
-            What::Compared(group) => {
+            Measurement::Compared(group) => {
                 (group.warmup, group.steps, group.repeat) = (counts.warmup, counts.steps, counts.repeat);
             }
-            What::Ranks(request, _) => {
+            Measurement::Scaling(request, _) => {
                 (request.warmup, request.steps, request.repeat) = (counts.warmup, counts.steps, counts.repeat);
             }
         }
@@ -213,16 +170,16 @@ fn fitted(cells: &[Cell], most: Counts, budget_s: f64) -> Vec<Counts> {
     within(0.0, fewest)
 }
 
-/// Sets the counts of all cells, and which are left out. What is of one rank has half of the time that is left, or more where the
+/// Sets the counts of all cells, and which are left out. What is of one priority has half of the time that is left, or more where the
 /// fewest steps need it.
 fn plan_within(cells: &mut [Cell], most: Counts, budget_s: f64) {
     let mut left_s = budget_s;
-    for rank in Rank::ALL {
-        let of_rank: Vec<Cell> = cells.iter().filter(|cell| cell.rank == rank).cloned().collect();
-        let has_later = cells.iter().any(|cell| cell.rank > rank);
-        let counts = fitted(&of_rank, most, if has_later { left_s / 2.0 } else { left_s });
-        cells.iter_mut().filter(|cell| cell.rank == rank).zip(counts).for_each(|(cell, counts)| cell.set(counts));
-        let mut placed = cells.iter_mut().filter(|cell| cell.rank == rank);
+    for priority in Priority::ALL {
+        let of_priority: Vec<Cell> = cells.iter().filter(|cell| cell.priority == priority).cloned().collect();
+        let has_later = cells.iter().any(|cell| cell.priority > priority);
+        let counts = fitted(&of_priority, most, if has_later { left_s / 2.0 } else { left_s });
+        cells.iter_mut().filter(|cell| cell.priority == priority).zip(counts).for_each(|(cell, counts)| cell.set(counts));
+        let mut placed = cells.iter_mut().filter(|cell| cell.priority == priority);
         leave_out(&mut placed, &mut left_s);
     }
 }
@@ -233,239 +190,6 @@ fn leave_out(cells: &mut dyn Iterator<Item = &mut Cell>, left_s: &mut f64) {
         cell.is_left_out = cell.seconds > *left_s;
         *left_s -= if cell.is_left_out { 0.0 } else { cell.seconds };
     }
-}
-
-impl Scope {
-    /// # Errors
-    /// [`CompareError::OtherSuite`] where something is chosen that the suite of the folder does not have.
-    fn of(
-        choice: &Choice,
-        saved: Option<&Scope>,
-        peers: &Peers,
-        options: &Options,
-        notify: &mut dyn FnMut(&str),
-    ) -> Result<Self, CompareError> {
-        let mut differs = Vec::new();
-        let counts = saved.map(|saved| saved.counts);
-        let usual = Usual::FULL;
-        let scope = Self {
-            models: pick("models", full_names(choice)?, saved.map(|saved| &saved.models), usual_models, &mut differs),
-            modes: pick(
-                "modes",
-                choice.modes.clone(),
-                saved.map(|saved| &saved.modes),
-                || Mode::ALL.to_vec(),
-                &mut differs,
-            ),
-            batch_sizes: pick(
-                "batch sizes",
-                choice.batch_sizes.clone().map(Some),
-                saved.map(|saved| &saved.batch_sizes),
-                || None,
-                &mut differs,
-            ),
-            frameworks: pick(
-                "frameworks",
-                choice.frameworks.clone(),
-                saved.map(|saved| &saved.frameworks),
-                || installed(peers, notify),
-                &mut differs,
-            ),
-            precisions: match (&choice.precisions, saved) {
-                (None, None) => usual_precisions(&options.device)?,
-                (chosen, saved) => {
-                    pick("precisions", chosen.clone(), saved.map(|saved| &saved.precisions), Vec::new, &mut differs)
-                }
-            },
-            ranks: pick(
-                "ranks",
-                choice.ranks.clone(),
-                saved.map(|saved| &saved.ranks),
-                || usual_ranks(notify),
-                &mut differs,
-            ),
-            counts: Counts {
-                warmup: pick(
-                    "warm-up steps",
-                    choice.warmup,
-                    counts.map(|n| n.warmup).as_ref(),
-                    || usual.warmup,
-                    &mut differs,
-                ),
-                steps: pick("steps", choice.steps, counts.map(|n| n.steps).as_ref(), || usual.steps, &mut differs),
-                repeat: pick(
-                    "repeats",
-                    choice.repeat,
-                    counts.map(|n| n.repeat).as_ref(),
-                    || usual.repeat,
-                    &mut differs,
-                ),
-            },
-            seed: pick("the seed", Some(options.seed), saved.map(|saved| &saved.seed), || 0, &mut differs),
-            threads: pick(
-                "threads",
-                Some(options.device.threads),
-                saved.map(|saved| &saved.threads),
-                || 1,
-                &mut differs,
-            ),
-        };
-        match differs.is_empty() {
-            true => Ok(scope),
-            false => Err(CompareError::OtherSuite { folder: options.folder.clone(), differs: differs.join(", ") }),
-        }
-    }
-
-    /// Everything, in the order in which it matters.
-    fn works(&self, device: &DeviceOptions) -> Result<Vec<(Rank, What)>, CompareError> {
-        let mut works = Vec::new();
-        let mut add = |rank: Rank, part: Part| -> Result<(), CompareError> {
-            let groups = part.groups(&Usual::FULL)?.into_iter();
-            works.extend(groups.map(|group| (rank, What::Compared(Box::new(group)))));
-            Ok(())
-        };
-        let each = || self.models.iter().flat_map(|model| self.modes.iter().map(move |&mode| (model, mode)));
-        for &precision in &self.precisions {
-            for (model, mode) in each() {
-                add(Rank::First, self.part(model, mode, precision, &self.batches(model, mode)?[..1]))?;
-            }
-        }
-        for (rank, is_largest) in [(Rank::OtherBatches, false), (Rank::LargestBatch, true)] {
-            for &precision in &self.precisions {
-                for (model, mode) in each() {
-                    let others = self.batches(model, mode)?.split_off(1);
-                    let others: Vec<BatchSize> =
-                        others.into_iter().filter(|size| (*size == BatchSize::Largest) == is_largest).collect();
-                    if !others.is_empty() {
-                        add(rank, self.part(model, mode, precision, &others))?;
-                    }
-                }
-            }
-        }
-        let precision = self.precisions.first().copied().unwrap_or_default();
-        for (model, mode) in each() {
-            let usual = self.part(model, mode, precision, &self.batches(model, mode)?[..1]);
-            add(Rank::OtherForms, Part { fusion: Some(vec![Fusion::Off]), ..usual })?;
-        }
-        for (model, mode) in each().filter(|(model, mode)| clips(model, *mode)) {
-            let usual = self.part(model, mode, precision, &self.batches(model, mode)?[..1]);
-            add(Rank::OtherForms, Part { clip: Some(false), ..usual })?;
-        }
-        if !self.ranks.is_empty() && self.modes.contains(&Mode::Train) {
-            for model in &self.models {
-                // A largest batch is of one device alone.
-                if let BatchSize::Of(batch_size) = self.batches(model, Mode::Train)?[0] {
-                    works.push((Rank::SeveralRanks, self.on_ranks(model, batch_size, precision, device)?));
-                }
-            }
-        }
-        Ok(works)
-    }
-
-    fn part(&self, model: &str, mode: Mode, precision: Compute, batch_sizes: &[BatchSize]) -> Part {
-        let Counts { warmup, steps, repeat } = self.counts;
-        Part {
-            models: Some(vec![model.to_owned()]),
-            modes: Some(vec![mode]),
-            frameworks: Some(self.frameworks.clone()),
-            batch_sizes: Some(batch_sizes.to_vec()),
-            precisions: Some(vec![precision]),
-            warmup: Some(warmup),
-            steps: Some(steps),
-            repeat: Some(repeat),
-            ..Part::default()
-        }
-    }
-
-    /// At least one.
-    fn batches(&self, model: &str, mode: Mode) -> Result<Vec<BatchSize>, CompareError> {
-        let of_family = || {
-            let benchmark = registry::find(model)?.family().benchmark();
-            let sizes = benchmark.batches(mode).iter().map(|&size| BatchSize::Of(size));
-            Ok(sizes.chain([BatchSize::Largest]).collect())
-        };
-        self.batch_sizes.clone().filter(|sizes| !sizes.is_empty()).map_or_else(of_family, Ok)
-    }
-
-    fn on_ranks(
-        &self,
-        model: &str,
-        batch_size: usize,
-        precision: Compute,
-        device: &DeviceOptions,
-    ) -> Result<What, CompareError> {
-        let most = self.ranks.iter().copied().max().unwrap_or(1);
-        let Counts { warmup, steps, repeat } = self.counts;
-        let request = Request {
-            precision,
-            warmup,
-            steps,
-            repeat,
-            seed: self.seed,
-            settings: registry::find(model)?.family().usual_step(None),
-            // Ranks are equal devices, however many there are.
-            device: DeviceOptions { threads: (self.threads / most).max(1), ..device.clone() },
-            ..Request::of(model, Mode::Train, batch_size)
-        };
-        Ok(What::Ranks(Box::new(request), self.ranks.clone()))
-    }
-}
-
-/// What is chosen, or else what the folder has, or else the usual.
-fn pick<T: Clone + PartialEq>(
-    name: &'static str,
-    chosen: Option<T>,
-    saved: Option<&T>,
-    usual: impl FnOnce() -> T,
-    differs: &mut Vec<&'static str>,
-) -> T {
-    match (chosen, saved) {
-        (Some(chosen), Some(saved)) if chosen != *saved => {
-            differs.push(name);
-            chosen
-        }
-        (Some(chosen), _) => chosen,
-        (None, Some(saved)) => saved.clone(),
-        (None, None) => usual(),
-    }
-}
-
-fn full_names(choice: &Choice) -> Result<Option<Vec<String>>, CompareError> {
-    let full = |name: &String| Ok(registry::find(name)?.name().to_owned());
-    choice.models.as_ref().map(|names| names.iter().map(full).collect()).transpose()
-}
-
-fn usual_models() -> Vec<String> {
-    let compared = FAMILIES.iter().filter(|family| family.compared().is_some());
-    compared.map(|family| family.benchmark().model.to_owned()).collect()
-}
-
-/// Those of which the device has arithmetic.
-fn usual_precisions(device: &DeviceOptions) -> Result<Vec<Compute>, CompareError> {
-    let has_bf16 = device.open()?.properties().bf16.is_some();
-    Ok([Compute::Fp32].into_iter().chain(has_bf16.then_some(Compute::Bf16)).collect())
-}
-
-/// All frameworks that can be asked, Bessemer first.
-fn installed(peers: &Peers, notify: &mut dyn FnMut(&str)) -> Vec<String> {
-    let names: Vec<String> =
-        peers.iter().filter(|peer| peer.missing().is_none()).map(|peer| peer.name.clone()).collect();
-    if names.len() == 1 {
-        notify("no other framework is installed (`bessemer peers setup NAME`): Bessemer is measured alone");
-    }
-    names
-}
-
-fn usual_ranks(notify: &mut dyn FnMut(&str)) -> Vec<usize> {
-    let variables = process_variables();
-    let found = Placement::from_variables(&variables)
-        .is_ok_and(|placement| MpiLibrary::find(None, &placement, &variables).is_ok());
-    if !found {
-        notify("there is no MPI: nothing is measured on several ranks");
-        return Vec::new();
-    }
-    let processors = available_parallelism().map_or(1, usize::from);
-    (1..).map(|power| 1 << power).take_while(|&ranks| ranks <= processors).collect()
 }
 
 impl Saved {
@@ -583,12 +307,12 @@ impl<'a> Suite<'a> {
                 continue;
             }
             outcome.results.extend(match &cell.what {
-                What::Compared(group) => self.session.group(group)?,
-                What::Ranks(..) if !known.is_empty() => {
+                Measurement::Compared(group) => self.session.group(group)?,
+                Measurement::Scaling(..) if !known.is_empty() => {
                     (self.session.notify)(&format!("{}: measured already", cell.name));
                     known
                 }
-                What::Ranks(request, ranks) => self.session.on_ranks(&cell.name, request, ranks)?,
+                Measurement::Scaling(request, ranks) => self.session.on_ranks(&cell.name, request, ranks)?,
             });
             self.save()?;
         }
@@ -598,38 +322,38 @@ impl<'a> Suite<'a> {
     /// Results that are there.
     fn known(&self, cell: &Cell) -> Result<Vec<BenchResult>, CompareError> {
         match &cell.what {
-            What::Compared(group) => Ok(self.session.journal.results(&self.session.key(group))),
-            What::Ranks(request, ranks) => self.session.known_ranks(request, ranks),
+            Measurement::Compared(group) => Ok(self.session.journal.results(&self.session.key(group))),
+            Measurement::Scaling(request, ranks) => self.session.known_ranks(request, ranks),
         }
     }
 
     /// Seconds that it takes, after what others took.
     fn expected(&self, cell: &Cell) -> f64 {
         match &cell.what {
-            What::Compared(group) => self.session.estimate.expected(group),
-            What::Ranks(..) => self.session.estimate.corrected(cell.seconds),
+            Measurement::Compared(group) => self.session.estimate.expected(group),
+            Measurement::Scaling(..) => self.session.estimate.corrected(cell.seconds),
         }
     }
 }
 
-fn groups<'w>(works: impl Iterator<Item = &'w What>) -> Vec<Group> {
-    let group = |what: &What| match what {
-        What::Compared(group) => Some((**group).clone()),
-        What::Ranks(..) => None,
+fn groups<'w>(works: impl Iterator<Item = &'w Measurement>) -> Vec<Group> {
+    let group = |what: &Measurement| match what {
+        Measurement::Compared(group) => Some((**group).clone()),
+        Measurement::Scaling(..) => None,
     };
     works.filter_map(group).collect()
 }
 
-fn cell(rank: Rank, what: What, session: &Session<'_>, counts: Counts) -> Result<Cell, CompareError> {
+fn cell(priority: Priority, what: Measurement, session: &Session<'_>, counts: Counts) -> Result<Cell, CompareError> {
     let limits = &session.machine.limits;
     let (name, processes, step_s, beside_s) = match &what {
-        What::Compared(group) => {
+        Measurement::Compared(group) => {
             let entrants = session.known.entrants(group, session.options);
             let entrants = entrants.iter().filter(|entrant| entrant.excluded.is_none()).count();
             let guess = Guess::guess(group, entrants, limits)?;
             (group.name(), entrants, guess.step_s, guess.beside_s())
         }
-        What::Ranks(request, ranks) => {
+        Measurement::Scaling(request, ranks) => {
             let Request { model, batch_size, precision, device, .. } = &**request;
             let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
             let name = format!("{model} train b{batch_size} {} ranks 1,{}", precision.name(), numbers.join(","));
@@ -648,7 +372,7 @@ fn cell(rank: Rank, what: What, session: &Session<'_>, counts: Counts) -> Result
             (name, 1 + 2 * ranks.len(), guess.step_s * slower, GUESSED_START_S)
         }
     };
-    let mut cell = Cell { name, processes, counts, seconds: 0.0, is_left_out: false, what, rank, step_s, beside_s };
+    let mut cell = Cell { name, processes, counts, seconds: 0.0, is_left_out: false, what, priority, step_s, beside_s };
     cell.set(counts);
     Ok(cell)
 }
@@ -734,7 +458,11 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::scope::{pick, usual_models};
     use super::*;
+    use bessemer_train::DeviceOptions;
+    use bessemer_train::recipe::Compute;
+    use bessemer_train::tasks::registry;
 
     const MOST: Counts = Counts { warmup: 20, steps: 100, repeat: 7 };
 
@@ -753,9 +481,9 @@ mod tests {
     }
 
     fn names(scope: &Scope) -> Vec<String> {
-        let name = |(_, what): &(Rank, What)| match what {
-            What::Compared(group) => group.name(),
-            What::Ranks(request, ranks) => format!("{} on {ranks:?}", request.model),
+        let name = |(_, what): &(Priority, Measurement)| match what {
+            Measurement::Compared(group) => group.name(),
+            Measurement::Scaling(request, ranks) => format!("{} on {ranks:?}", request.model),
         };
         scope.works(&DeviceOptions::default()).unwrap().iter().map(name).collect()
     }
@@ -783,23 +511,23 @@ mod tests {
         assert!(all.iter().all(|name| registry::find(name).is_ok()));
     }
 
-    fn cells(steps_s: &[(Rank, f64)]) -> Vec<Cell> {
+    fn cells(steps_s: &[(Priority, f64)]) -> Vec<Cell> {
         let group = || scope(&["resnet50"], &[Compute::Fp32], &[]).works(&DeviceOptions::default()).unwrap().remove(0);
-        let cell = |(index, &(rank, step_s)): (usize, &(Rank, f64))| Cell {
+        let cell = |(index, &(priority, step_s)): (usize, &(Priority, f64))| Cell {
             name: index.to_string(),
             processes: 2,
             counts: MOST,
             seconds: 0.0,
             is_left_out: false,
             what: group().1,
-            rank,
+            priority,
             step_s,
             beside_s: 10.0,
         };
         steps_s.iter().enumerate().map(cell).collect()
     }
 
-    fn planned(steps_s: &[(Rank, f64)], hours: f64) -> Vec<Cell> {
+    fn planned(steps_s: &[(Priority, f64)], hours: f64) -> Vec<Cell> {
         let mut cells = cells(steps_s);
         plan_within(&mut cells, MOST, hours * 3600.0);
         let used: f64 = cells.iter().filter(|cell| !cell.is_left_out).map(|cell| cell.seconds).sum();
@@ -809,7 +537,7 @@ mod tests {
 
     #[test]
     fn steps_then_repeats_then_cells_are_left_out() {
-        let first = |steps_s: &[f64]| -> Vec<(Rank, f64)> { steps_s.iter().map(|&step| (Rank::First, step)).collect() };
+        let first = |steps_s: &[f64]| -> Vec<(Priority, f64)> { steps_s.iter().map(|&step| (Priority::First, step)).collect() };
         let counts = |cells: &[Cell]| -> Vec<(usize, usize, usize)> {
             cells.iter().map(|cell| (cell.counts.warmup, cell.counts.steps, cell.counts.repeat)).collect()
         };
@@ -830,12 +558,12 @@ mod tests {
 
     #[test]
     fn what_matters_more_has_more_of_the_time() {
-        let steps_s = [(Rank::First, 1.0), (Rank::OtherBatches, 1.0), (Rank::SeveralRanks, 1.0)];
+        let steps_s = [(Priority::First, 1.0), (Priority::OtherBatches, 1.0), (Priority::SeveralRanks, 1.0)];
         let steps: Vec<usize> = planned(&steps_s, 0.7).iter().map(|cell| cell.counts.steps).collect();
         assert!(steps[0] > 3 * steps[1] / 2 && steps[1] >= steps[2] && steps[2] > FEW_STEPS, "{steps:?}");
         // Much of little weight does not take the steps of what matters most.
-        let mut many = vec![(Rank::First, 1.0)];
-        many.resize(60, (Rank::OtherForms, 1.0));
+        let mut many = vec![(Priority::First, 1.0)];
+        many.resize(60, (Priority::OtherForms, 1.0));
         let cells = planned(&many, 0.7);
         let steps = [&cells[0], &cells[1]].map(|cell| cell.counts.steps);
         assert!(steps[0] > 50 && steps[1] == FEW_STEPS && cells[59].is_left_out, "{steps:?}");
