@@ -304,6 +304,20 @@ impl Product {
         [m * k * inputs.size(), k * n * inputs.size(), m * n * output.size()].map(|bytes| batch * bytes)
     }
 
+    /// Its sizes and types, in words.
+    pub(crate) fn name(&self) -> String {
+        let Product { batch, m, n, k, x_transposed, w_transposed, inputs, output, tf32 } = *self;
+        let transposed = |is: bool| if is { " transposed" } else { "" };
+        let several = if batch > 1 { format!("{batch} times ") } else { String::new() };
+        let inputs = if tf32 && inputs == DType::F32 { "tf32" } else { inputs.name() };
+        format!(
+            "{several}[{m}, {k}]{} [{k}, {n}]{}, {inputs} to {}",
+            transposed(x_transposed),
+            transposed(w_transposed),
+            output.name()
+        )
+    }
+
     /// FLOPs, a multiply-add counted as two.
     pub(crate) fn flops(&self) -> u64 {
         (2 * self.batch * self.m * self.n * self.k) as u64
@@ -529,7 +543,7 @@ fn check_sizes<M: Borrow<Block>>(
 ) -> Result<(), String> {
     let [x, w, y] = product.bytes();
     let Some(scratch) = algorithms.iter().map(|algorithm| algorithm.workspace).max() else {
-        return Err("there is no way to do this product".to_owned());
+        return Err(format!("there is no algorithm for {}, {}", product.name(), epilogue.name()));
     };
     let mut needed = vec![
         ("x", operands.x, x),
@@ -731,5 +745,28 @@ impl Prepared {
             )
         };
         library.check("cublasLtMatmul", code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_sizes_and_types() {
+        let product = Product {
+            batch: 1,
+            m: 2,
+            n: 4,
+            k: 3,
+            x_transposed: false,
+            w_transposed: true,
+            inputs: DType::Bf16,
+            output: DType::F32,
+            tf32: false,
+        };
+        assert_eq!(product.name(), "[2, 3] [3, 4] transposed, bf16 to f32");
+        let several = Product { batch: 8, x_transposed: true, inputs: DType::F32, tf32: true, ..product };
+        assert_eq!(several.name(), "8 times [2, 3] transposed [3, 4] transposed, tf32 to f32");
     }
 }

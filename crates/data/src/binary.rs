@@ -26,14 +26,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 
-use crate::dataset::hex;
 use crate::decode::exif::Exif;
 use crate::listing::Listing;
 use crate::new_folder::Unfinished;
 use crate::parallel::try_map;
 use crate::positioned::read_at;
 use crate::{
-    DataError, Dataset, FilePosition, Image, Label, Philox, ResizeCentreCrop, Scratch, Split, Stage, Transform,
+    DataError, Dataset, FilePosition, Image, Label, Philox, ResizeCentreCrop, Scratch, Split, Stage, Transform, hex,
 };
 
 const MAGIC: &[u8; 8] = b"BSMRPICS";

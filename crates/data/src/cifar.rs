@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::dataset::hex;
-use crate::{DataError, Dataset, Label, Normalization, Philox, Scratch};
+use crate::{DataError, Dataset, Label, Normalization, Philox, Scratch, hex};
 
 const IMAGES: &str = "images_u8_nhwc.bin";
 const LABELS: &str = "labels_u8.bin";
@@ -35,7 +34,11 @@ impl CifarBin {
         let root = root.into();
         let description = read_description(&root.join(DESCRIPTION))?;
         let [count, height, width, _] = description.images;
-        let images = read_exactly(&root.join(IMAGES), count * height * width * 3)?;
+        let bytes = [height, width, 3].into_iter().try_fold(count, usize::checked_mul).ok_or_else(|| {
+            let problem = format!("images is {:?}", description.images);
+            DataError::layout(&root.join(DESCRIPTION), problem, format!("at most {} bytes of pixels", usize::MAX))
+        })?;
+        let images = read_exactly(&root.join(IMAGES), bytes)?;
         let labels = read_exactly(&root.join(LABELS), count)?;
         let classes = description.classes.len();
         if let Some(offset) = labels.iter().position(|&label| usize::from(label) >= classes) {
@@ -149,5 +152,8 @@ mod tests {
         assert!(message().contains("missing field `images`"));
         write(root.path(), &[0; 12], &[1, 0], &JSON.replace("[2,1,2,3]", "[2,1,2,4]"));
         assert!(message().contains("expected [N, H, W, 3]"));
+        write(root.path(), &[], &[], &JSON.replace("[2,1,2,3]", "[6148914691236517206,1,1,3]"));
+        let text = message();
+        assert!(text.contains("expected.json: images is [6148914691236517206, 1, 1, 3]"), "{text}");
     }
 }

@@ -111,7 +111,3 @@ impl FromStr for Split {
         }
     }
 }
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -22,6 +22,7 @@ mod error;
 mod feeds;
 mod font;
 mod hdf5;
+mod hex;
 mod image;
 mod image_stream;
 mod imagenet;
@@ -61,7 +62,8 @@ pub use decode::{
 };
 pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
-pub use hdf5::open_hdf5;
+pub use hdf5::{MOST_HDF5_COMPRESSION, open_hdf5};
+pub use hex::hex;
 pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
 pub use imagenet::{

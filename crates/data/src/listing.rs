@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::dataset::hex;
 use crate::decode::has_image_ending;
-use crate::{DataError, IMAGE_ENDINGS, Split};
+use crate::{DataError, IMAGE_ENDINGS, Split, hex};
 
 const LAYOUT: &str = "train/CLASS/*.jpg and val/CLASS/*.jpg (or .jpeg, .png, .webp, .bmp)";
 

@@ -61,6 +61,9 @@ pub(crate) mod proto {
 
 use proto::{BytesList, Example, Feature, FloatList, Int64List, Kind};
 
+/// Values of a list that an error shows.
+const MOST_SHOWN: usize = 4;
+
 /// Names of features that records of pictures share.
 pub(crate) mod picture {
     pub(crate) const HEIGHT: &str = "image/height";
@@ -181,7 +184,7 @@ impl Features {
             [value] if range.contains(&value) => Ok(value),
             _ => {
                 let expected = format!("one number of {} to {}", range.start(), range.end());
-                Err(flaw(format!("`{name}` is {values:?}"), expected))
+                Err(flaw(format!("`{name}` is {}", shown(&values)), expected))
             }
         }
     }
@@ -206,6 +209,32 @@ impl Features {
     }
 }
 
+/// A list as an error shows it: of a long one, the first values and how many there are.
+fn shown(values: &[i64]) -> String {
+    match values.split_at_checked(MOST_SHOWN) {
+        Some((first, rest)) if !rest.is_empty() => {
+            format!("{first:?} and {} more ({} in all)", rest.len(), values.len())
+        }
+        _ => format!("{values:?}"),
+    }
+}
+
 fn wrong_length(name: &str, found: usize, expected: usize) -> Flaw {
     flaw(format!("`{name}` has {found} values"), format!("{expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_the_first_values_of_a_list() {
+        let problem = |values: Vec<i64>| {
+            let message = encode([("size", Kind::integers(values))]);
+            Features::parse(&message, "a size").unwrap().number("size", 1..=9).unwrap_err().problem
+        };
+        assert_eq!(problem(Vec::new()), "`size` is []");
+        assert_eq!(problem(vec![1, 2, 3, 4]), "`size` is [1, 2, 3, 4]");
+        assert_eq!(problem(vec![7; 1000]), "`size` is [7, 7, 7, 7] and 996 more (1000 in all)");
+    }
 }

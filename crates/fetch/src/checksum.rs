@@ -1,5 +1,6 @@
 use crate::error::io_error;
 use crate::{FetchError, RemoteFile};
+use bessemer_data::hex;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Read;
@@ -37,7 +38,7 @@ fn digest<D: Digest>(path: &Path) -> Result<String, FetchError> {
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer).map_err(io_error(path, "read the file"))? {
-            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => return Ok(hex(&hash.finalize())),
             count => hash.update(&buffer[..count]),
         }
     }

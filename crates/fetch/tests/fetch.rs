@@ -90,7 +90,7 @@ fn serve(mut stream: TcpStream, content: &[u8], reply: Reply, ranges: &Mutex<Vec
 
 /// A file of these bytes, with their size and checksum.
 fn described(name: &str, content: &[u8]) -> RemoteFile {
-    let sha256 = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = bessemer_data::hex(&Sha256::digest(content));
     RemoteFile {
         name: name.to_owned(),
         url: format!("http://127.0.0.1:1/{name}"),

@@ -37,7 +37,7 @@ impl Layout {
         let axes: &[usize] = match (self, shape.len()) {
             (Self::Kernel, 2) => &[1, 0],
             (Self::Kernel, 4) => &[3, 2, 0, 1],
-            (Self::DepthwiseKernel, 4) => &[2, 3, 0, 1],
+            (Self::DepthwiseKernel, 4) if shape[2].checked_mul(shape[3]).is_some() => &[2, 3, 0, 1],
             (Self::KernelOfImage([height, width]), 2)
                 if height * width > 0 && shape[0].is_multiple_of(height * width) =>
             {
@@ -48,20 +48,23 @@ impl Layout {
         };
         let mut sizes: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
         if self == Self::DepthwiseKernel {
-            sizes[0] = shape[2].saturating_mul(shape[3]);
+            sizes[0] = shape[2] * shape[3];
             sizes[1] = 1;
         }
         (shape.to_vec(), axes.to_vec(), sizes)
     }
 
     /// Brings a tensor of this layout into PyTorch's: the sizes of its axes, and its elements in row-major order. An element is
-    /// `width` neighbours in `data`.
-    ///
-    /// # Panics
-    /// If the data do not fill the shape.
-    pub fn to_torch<T: Copy>(self, shape: &[usize], width: usize, data: &[T]) -> (Vec<usize>, Vec<T>) {
-        assert_eq!(shape.iter().product::<usize>() * width, data.len(), "the data fill the shape");
-        let (shape, axes, sizes) = self.axes(shape);
+    /// `width` neighbours in `data`. `None` if the data do not fill the shape, or the number of elements overflows.
+    pub fn to_torch<T: Copy>(self, shape: &[usize], width: usize, data: &[T]) -> Option<(Vec<usize>, Vec<T>)> {
+        let (filled, (shape, axes, sizes)) = (elements(shape)?.checked_mul(width)?, self.axes(shape));
+        if width == 0 || filled != data.len() || elements(&sizes).is_none() {
+            return None;
+        }
+        if data.is_empty() {
+            return Some((sizes, Vec::new()));
+        }
+        // No axis is empty, so that no stride exceeds the data.
         let mut strides = vec![width; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis];
@@ -81,8 +84,13 @@ impl Layout {
                 index[place] = 0;
             }
         }
-        (sizes, ordered)
+        Some((sizes, ordered))
     }
+}
+
+/// Elements of a shape, unless their number overflows on the way.
+fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))
 }
 
 /// What the name of a tensor in a checkpoint of TensorFlow says.
@@ -167,39 +175,58 @@ mod tests {
 
     #[test]
     fn layouts_become_those_of_pytorch() {
+        let to_torch =
+            |layout: Layout, shape: &[usize], width, data: &[u8]| layout.to_torch(shape, width, data).unwrap();
         let numbers: Vec<u8> = (0..6).collect();
-        assert_eq!(Layout::Kernel.to_torch(&[2, 3], 1, &numbers), (vec![3, 2], vec![0, 3, 1, 4, 2, 5]));
-        assert_eq!(Layout::Torch.to_torch(&[2, 3], 1, &numbers), (vec![2, 3], numbers.clone()));
-        assert_eq!(Layout::Kernel.to_torch(&[6], 1, &numbers), (vec![6], numbers.clone()));
-        assert_eq!(Layout::Kernel.to_torch(&[], 1, &[7]), (vec![], vec![7]));
-        assert_eq!(Layout::Kernel.to_torch(&[0, 3], 1, &[0_u8; 0]), (vec![3, 0], vec![]));
-        assert_eq!(Layout::Kernel.to_torch(&[2, 1], 3, &numbers), (vec![1, 2], numbers.clone()));
-        assert_eq!(Layout::Kernel.to_torch(&[1, 3], 2, &numbers), (vec![3, 1], numbers));
+        assert_eq!(to_torch(Layout::Kernel, &[2, 3], 1, &numbers), (vec![3, 2], vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(to_torch(Layout::Torch, &[2, 3], 1, &numbers), (vec![2, 3], numbers.clone()));
+        assert_eq!(to_torch(Layout::Kernel, &[6], 1, &numbers), (vec![6], numbers.clone()));
+        assert_eq!(to_torch(Layout::Kernel, &[], 1, &[7]), (vec![], vec![7]));
+        assert_eq!(to_torch(Layout::Kernel, &[0, 3], 1, &[]), (vec![3, 0], vec![]));
+        assert_eq!(to_torch(Layout::Kernel, &[2, 1], 3, &numbers), (vec![1, 2], numbers.clone()));
+        assert_eq!(to_torch(Layout::Kernel, &[1, 3], 2, &numbers), (vec![3, 1], numbers));
 
         // [KH, KW, CI, CO] = [1, 2, 3, 4]: the element of tap x, input i and output o is 12 x + 4 i + o.
         let convolution: Vec<u8> = (0..24).collect();
-        let (shape, data) = Layout::Kernel.to_torch(&[1, 2, 3, 4], 1, &convolution);
+        let (shape, data) = to_torch(Layout::Kernel, &[1, 2, 3, 4], 1, &convolution);
         assert_eq!(shape, [4, 3, 1, 2]);
         assert_eq!(data[..12], [0, 12, 4, 16, 8, 20, 1, 13, 5, 17, 9, 21]);
 
         // [KH, KW, C, M] = [2, 3, 4, 1]: the element of tap t and channel c is 4 t + c.
-        let (shape, data) = Layout::DepthwiseKernel.to_torch(&[2, 3, 4, 1], 1, &convolution);
+        let (shape, data) = to_torch(Layout::DepthwiseKernel, &[2, 3, 4, 1], 1, &convolution);
         assert_eq!(shape, [4, 1, 2, 3]);
         assert_eq!(data[..12], [0, 4, 8, 12, 16, 20, 1, 5, 9, 13, 17, 21]);
-        let (shape, data) = Layout::DepthwiseKernel.to_torch(&[3, 2, 2, 2], 1, &convolution);
+        let (shape, data) = to_torch(Layout::DepthwiseKernel, &[3, 2, 2, 2], 1, &convolution);
         assert_eq!(shape, [4, 1, 3, 2]);
         assert_eq!(data[6..12], [1, 5, 9, 13, 17, 21], "the second result of the first channel");
 
         // [H * W * C, out] = [2 * 3 * 2, 2]: the element of pixel p, channel c and output o is 4 p + 2 c + o.
-        let (shape, data) = Layout::KernelOfImage([2, 3]).to_torch(&[12, 2], 1, &convolution);
+        let (shape, data) = to_torch(Layout::KernelOfImage([2, 3]), &[12, 2], 1, &convolution);
         assert_eq!(shape, [2, 12]);
         assert_eq!(data[..12], [0, 4, 8, 12, 16, 20, 2, 6, 10, 14, 18, 22]);
-        assert_eq!(Layout::KernelOfImage([0, 3]).to_torch(&[12, 2], 1, &convolution).0, [12, 2]);
+        assert_eq!(to_torch(Layout::KernelOfImage([0, 3]), &[12, 2], 1, &convolution).0, [12, 2]);
         assert_eq!(
-            Layout::KernelOfImage([5, 3]).to_torch(&[12, 2], 1, &convolution).0,
+            to_torch(Layout::KernelOfImage([5, 3]), &[12, 2], 1, &convolution).0,
             [12, 2],
             "it is none of that image"
         );
+    }
+
+    #[test]
+    fn shapes_that_data_do_not_fill_are_no_tensors() {
+        let numbers: Vec<u8> = (0..6).collect();
+        assert_eq!(Layout::Kernel.to_torch(&[2, 3], 0, &numbers), None);
+        assert_eq!(Layout::Kernel.to_torch(&[2, 3], 2, &numbers), None);
+        assert_eq!(Layout::Kernel.to_torch(&[2, 2], 1, &numbers), None);
+        assert_eq!(Layout::Kernel.to_torch(&[1 << 40, 1 << 40], 1, &numbers), None);
+        assert_eq!(Layout::Kernel.to_torch(&[1 << 40, 1 << 20], 1 << 40, &numbers), None);
+
+        // Products of sizes may overflow beside an axis that is empty.
+        let large = 1 << 40;
+        let empty = |layout: Layout, shape: [usize; 4]| layout.to_torch(&shape, 4, &[0_u8; 0]).map(|(shape, _)| shape);
+        assert_eq!(empty(Layout::Kernel, [0, large, large, 1]), Some(vec![1, large, 0, large]));
+        assert_eq!(empty(Layout::Kernel, [0, 1, large, large]), None);
+        assert_eq!(empty(Layout::DepthwiseKernel, [0, 1, large, large]), Some(vec![0, 1, large, large]));
     }
 
     #[test]

@@ -290,7 +290,7 @@ fn checkpoints_of_google_load() {
         .iter()
         .map(|(name, shape, data)| {
             let FileName { canonical, layout } = tensorflow::read(name).expect("a name of Google's");
-            let (shape, data) = layout.to_torch(shape, 1, data);
+            let (shape, data) = layout.to_torch(shape, 1, data).expect("the data fill the shape");
             (canonical, shape, data)
         })
         .collect();

@@ -3,6 +3,7 @@
 use super::protocol::VERSION;
 use crate::measure::{MeasureError, drawn};
 use crate::workload::{CLIP_NORM, ComparedWork, DetectorOutputs, Mode, StepSettings, Work, Workload};
+use bessemer_data::hex;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::run::{StateStore, read_f32};
 use bessemer_ir::{DType, Role, Shape};
@@ -187,7 +188,7 @@ fn hash_of(path: &Path) -> io::Result<String> {
     loop {
         let count = file.read(&mut block)?;
         if count == 0 {
-            return Ok(hasher.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect());
+            return Ok(hex(&hasher.finalize()[..8]));
         }
         hasher.update(&block[..count]);
     }

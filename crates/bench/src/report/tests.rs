@@ -109,6 +109,15 @@ fn without_libraries(mut html: String) -> String {
 }
 
 #[test]
+fn the_last_possible_epoch_is_shown() {
+    let folder = TempDir::new().unwrap();
+    let eval = EvalInfo { epoch: u64::MAX, metrics: [("top1".to_owned(), 0.5)].into(), ..EvalInfo::default() };
+    log(&folder.path().join("events.jsonl"), vec![(None, RunInfo::default().into()), (Some(1), eval.into())]);
+    let html = page(&read(&[folder.path().to_owned()]).unwrap());
+    assert!(html.contains("<td>18446744073709551615</td>"), "{html}");
+}
+
+#[test]
 fn the_page_stands_alone() {
     let folder = sample_folder();
     let html = page(&read(&[folder.path().to_owned()]).unwrap());

@@ -337,7 +337,7 @@ fn run_charts(run: &Run) -> Vec<Chart> {
 fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], metric_schema: &MetricSchema) -> Vec<String> {
     let shown =
         |name: &String| eval.metrics.get(name).map_or_else(String::new, |value| metric_schema.show(name, *value));
-    let mut row = vec![step.to_string(), (eval.epoch + 1).to_string()];
+    let mut row = vec![step.to_string(), eval.epoch.saturating_add(1).to_string()];
     row.extend(metrics.iter().map(shown));
     row.push(eval.samples.to_string());
     row.push(show::seconds(eval.eval_s));

@@ -1,6 +1,6 @@
 //! Clusters: built in, or described by a TOML file.
 
-use super::Ranks;
+use super::{MOST_RANKS, Ranks};
 use crate::machine::Limits;
 use bessemer_train::recipe::Compute;
 use serde::{Deserialize, Serialize};
@@ -162,25 +162,29 @@ impl Cluster {
 
     fn parse(text: &str) -> Result<Cluster, String> {
         let cluster: Cluster = toml::from_str(text).map_err(|error| error.to_string())?;
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let at_least_0 = |value: f64| value.is_finite() && value >= 0.0;
         let device = cluster.device.as_ref();
-        let rules = [
-            ("nodes", cluster.nodes >= 1, "at least 1"),
-            ("devices", cluster.devices >= 1, "at least 1"),
-            ("in_flight", cluster.in_flight >= 1, "at least 1"),
-            ("slow_down", at_least_0(cluster.slow_down), "at least 0"),
-            ("fixed_ms", at_least_0(cluster.fixed_ms), "at least 0"),
-            ("inside.latency_us", at_least_0(cluster.inside.latency_us), "at least 0"),
-            ("inside.gbytes", positive(cluster.inside.gbytes), "above 0"),
-            ("between.latency_us", at_least_0(cluster.between.latency_us), "at least 0"),
-            ("between.gbytes", positive(cluster.between.gbytes), "above 0"),
-            ("device.fp32_tflops", device.is_none_or(|d| positive(d.fp32_tflops)), "above 0"),
-            ("device.half_tflops", device.is_none_or(|d| positive(d.half_tflops)), "above 0"),
-            ("device.memory_gbytes", device.is_none_or(|d| positive(d.memory_gbytes)), "above 0"),
+        let counts = [("nodes", cluster.nodes), ("devices", cluster.devices), ("in_flight", cluster.in_flight)];
+        if let Some((field, value)) = counts.into_iter().find(|(_, value)| !(1..=MOST_RANKS).contains(value)) {
+            return Err(format!("`{field}` is {value}, and must be 1 to {MOST_RANKS}"));
+        }
+        let from_0 = [
+            ("slow_down", cluster.slow_down),
+            ("fixed_ms", cluster.fixed_ms),
+            ("inside.latency_us", cluster.inside.latency_us),
+            ("between.latency_us", cluster.between.latency_us),
         ];
-        match rules.into_iter().find(|(_, holds, _)| !holds) {
-            Some((field, _, allowed)) => Err(format!("`{field}` must be {allowed}")),
+        let above_0 = [
+            ("inside.gbytes", Some(cluster.inside.gbytes)),
+            ("between.gbytes", Some(cluster.between.gbytes)),
+            ("device.fp32_tflops", device.map(|device| device.fp32_tflops)),
+            ("device.half_tflops", device.map(|device| device.half_tflops)),
+            ("device.memory_gbytes", device.map(|device| device.memory_gbytes)),
+        ];
+        let from_0 = from_0.into_iter().map(|(field, value)| (field, value, value >= 0.0, "at least 0"));
+        let above_0 =
+            above_0.into_iter().filter_map(|(field, value)| value.map(|value| (field, value, value > 0.0, "above 0")));
+        match from_0.chain(above_0).find(|(_, value, holds, _)| !(value.is_finite() && *holds)) {
+            Some((field, value, _, allowed)) => Err(format!("`{field}` is {value}, and must be {allowed}")),
             None => Ok(cluster),
         }
     }
@@ -236,8 +240,11 @@ mod tests {
             assert!(text.contains(from), "{from}");
             Cluster::parse(&text.replacen(from, to, 1)).unwrap_err()
         };
-        assert_eq!(problem("devices = 8", "devices = 0"), "`devices` must be at least 1");
-        assert_eq!(problem("gbytes = ", "gbytes = -"), "`inside.gbytes` must be above 0");
+        assert_eq!(problem("devices = 8", "devices = 0"), "`devices` is 0, and must be 1 to 65536");
+        let many = problem("nodes = 4", "nodes = 9223372036854775807");
+        assert_eq!(many, "`nodes` is 9223372036854775807, and must be 1 to 65536");
+        assert_eq!(problem("gbytes = ", "gbytes = -"), "`inside.gbytes` is -450, and must be above 0");
+        assert_eq!(problem("latency_us = ", "latency_us = -"), "`inside.latency_us` is -20, and must be at least 0");
         assert!(problem("collectives = \"nccl\"", "collectives = \"mail\"").contains("`nccl` or `messages`"));
         assert!(problem("devices = 8", "device_count = 8").contains("device_count"));
         let unknown = Cluster::find("h300x8").unwrap_err().to_string();

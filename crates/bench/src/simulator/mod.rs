@@ -72,6 +72,9 @@ pub struct Ranks {
     pub devices: usize,
 }
 
+/// Nodes of a cluster, devices of each, and messages of a rank that are on the way, at most.
+const MOST_RANKS: usize = 1 << 16;
+
 impl Ranks {
     /// One device.
     pub const ONE: Ranks = Ranks { nodes: 1, devices: 1 };
@@ -93,7 +96,7 @@ impl FromStr for Ranks {
 
     /// Nodes and ranks of each, such as `2x8`.
     fn from_str(text: &str) -> Result<Ranks, String> {
-        let number = |text: &str| text.parse().ok().filter(|number| (1..=1 << 16).contains(number));
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MOST_RANKS).contains(number));
         let parts = text.split_once('x').and_then(|(nodes, devices)| Some((number(nodes)?, number(devices)?)));
         let (nodes, devices) = parts.ok_or("expected nodes x ranks of each, such as 1x2 or 2x8")?;
         Ok(Ranks { nodes, devices })

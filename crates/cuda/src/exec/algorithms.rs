@@ -108,17 +108,7 @@ impl Multiplication {
 
     /// All that it depends on, as a key of files.
     fn name(&self) -> String {
-        let Product { batch, m, n, k, x_transposed, w_transposed, inputs, output, tf32 } = self.product;
-        let transposed = |is: bool| if is { " transposed" } else { "" };
-        let several = if batch > 1 { format!("{batch} times ") } else { String::new() };
-        let inputs = if tf32 && inputs == DType::F32 { "tf32" } else { inputs.name() };
-        format!(
-            "{several}[{m}, {k}]{} [{k}, {n}]{}, {inputs} to {}, {}",
-            transposed(x_transposed),
-            transposed(w_transposed),
-            output.name(),
-            self.epilogue.name()
-        )
+        format!("{}, {}", self.product.name(), self.epilogue.name())
     }
 
     fn kept(&self, library: &Arc<CublasLt>, way: &Way) -> Result<Option<Algorithm>, GpuError> {

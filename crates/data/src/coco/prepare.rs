@@ -13,12 +13,11 @@ use super::set::{NoArea, within};
 use super::source::annotations_of;
 use super::store::{file_names, file_sizes};
 use super::{Annotation, ImageRecord, Instances};
-use crate::dataset::hex;
 use crate::decode::{read_info, read_whole};
 use crate::new_folder::{Unfinished, create};
 use crate::parallel::try_map;
 use crate::record_shards::{MOST_SHARDS, ShardWriter, shard_name, shards_of};
-use crate::{DataError, Split};
+use crate::{DataError, Split, hex};
 
 /// Shards to write: `SPLIT-NNNNN-of-NNNNN.tfrecord`, and a copy of the annotations as `annotations/instances_SPLIT.json`.
 ///

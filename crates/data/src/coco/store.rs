@@ -11,12 +11,11 @@ use sha2::{Digest, Sha256};
 use super::instances::{Annotation, read_categories};
 use super::record::{ExampleObject, ImageExample};
 use super::{Category, CategoryIds, Classes, CocoSource, ImageRecord, Instances, Numbering, Segmentation};
-use crate::dataset::hex;
 use crate::decode::read_whole;
 use crate::detection::ObjectMask;
 use crate::parallel::{map_with, try_map};
 use crate::tfrecord::RecordFile;
-use crate::{DataError, DecodeError, FilePosition, decode_rgb};
+use crate::{DataError, DecodeError, FilePosition, decode_rgb, hex};
 
 /// Where the bytes of images are, and their masks.
 #[derive(Debug)]

@@ -64,13 +64,33 @@ pub(super) fn mode_of(colours: ColorType) -> ColourMode {
 }
 
 fn damaged(bytes: &[u8], error: ImageError) -> DecodeError {
-    if !ends_with_iend(bytes) {
+    if !has_iend(bytes) {
         let expected = "the end chunk (IEND)";
         return DecodeError::Truncated { format: "PNG", length: bytes.len(), expected };
     }
     DecodeError::Damaged { format: "PNG", offset: None, reason: error.to_string(), expected: "valid PNG chunks" }
 }
 
-fn ends_with_iend(bytes: &[u8]) -> bool {
+/// Whether the end chunk is there; other bytes may follow it.
+fn has_iend(bytes: &[u8]) -> bool {
     bytes.windows(4).rev().any(|name| name == b"IEND")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileFormat, Image};
+    use std::path::Path;
+
+    #[test]
+    fn what_has_no_end_chunk_is_truncated() {
+        let mut file = Image::filled(4, 4, [255, 0, 0]).encode(Path::new("red.png"), FileFormat::Png).unwrap();
+        let end = file.len() - 8;
+        let attempt = |bytes: &[u8]| decode(bytes, &mut Vec::new());
+        assert!(matches!(attempt(&file[..end]), Err(DecodeError::Truncated { .. })));
+        let header_crc = 29;
+        file[header_crc] ^= 1;
+        file.extend(b"what another program appended");
+        assert!(matches!(attempt(&file), Err(DecodeError::Damaged { .. })));
+    }
 }

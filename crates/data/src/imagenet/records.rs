@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sha2::{Digest, Sha256};
 
 use super::{imagenet_classes, readable_class};
-use crate::dataset::hex;
 use crate::decode::{ColourMode, ImageFormat, decode_rgb, read_info, read_whole};
 use crate::listing::Listing;
 use crate::new_folder::Unfinished;
@@ -19,7 +18,7 @@ use crate::tf_example::{self, Features, Flaw, flaw};
 use crate::tfrecord::RecordFile;
 use crate::{
     DataError, Dataset, DecodeError, Exif, FileFormat, Image, ImageInfo, Label, Philox, Purpose, Scratch, ShareBox,
-    Split, Stage, Transform,
+    Split, Stage, Transform, hex,
 };
 
 const EXPECTED: &str = "the features of ImageNet's records: image/encoded, image/class/label";

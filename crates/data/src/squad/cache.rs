@@ -17,8 +17,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::features::{Content, Rows, WindowSpan};
-use crate::DataError;
 use crate::text::write_whole;
+use crate::{DataError, hex};
 
 const MAGIC: &[u8; 8] = b"BSMRQUAD";
 const VERSION: u32 = 1;
@@ -42,8 +42,7 @@ pub enum Origin {
 
 /// The file in a folder for features of that key.
 pub(super) fn path(folder: &Path, key: &[u8; 32]) -> PathBuf {
-    let name: String = key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    folder.join(format!("squad-{name}.features"))
+    folder.join(format!("squad-{}.features", hex(&key[..8])))
 }
 
 pub(super) fn write(path: &Path, key: &[u8; 32], content: &Content) -> Result<(), DataError> {
@@ -53,12 +52,12 @@ pub(super) fn write(path: &Path, key: &[u8; 32], content: &Content) -> Result<()
     write_whole(path, &encode(key, content))
 }
 
-/// `None` if there is no file.
+/// The features of that key in a vocabulary of that many tokens; `None` if there is no file.
 ///
 /// Errors: why a file is of no use.
-pub(super) fn read(path: &Path, key: &[u8; 32]) -> Result<Option<Content>, String> {
+pub(super) fn read(path: &Path, key: &[u8; 32], vocabulary: usize) -> Result<Option<Content>, String> {
     match fs::read(path) {
-        Ok(bytes) => decode(&bytes, key).map(Some).map_err(str::to_owned),
+        Ok(bytes) => decode(&bytes, key, vocabulary).map(Some).map_err(str::to_owned),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("it cannot be read: {error}")),
     }
@@ -66,16 +65,22 @@ pub(super) fn read(path: &Path, key: &[u8; 32]) -> Result<Option<Content>, Strin
 
 fn encode(key: &[u8; 32], content: &Content) -> Vec<u8> {
     let spots: Vec<u32> = content.spots.iter().flat_map(spot_numbers).collect();
-    let sections: [&[u32]; SECTIONS] = [
-        &content.contexts.values,
-        &content.contexts.ends,
-        &content.words,
-        &content.queries.values,
-        &content.queries.ends,
-        &content.paragraphs,
-        &spots,
-        &content.left_out,
-    ];
+    frame(
+        key,
+        [
+            &content.contexts.values,
+            &content.contexts.ends,
+            &content.words,
+            &content.queries.values,
+            &content.queries.ends,
+            &content.paragraphs,
+            &spots,
+            &content.left_out,
+        ],
+    )
+}
+
+fn frame(key: &[u8; 32], sections: [&[u32]; SECTIONS]) -> Vec<u8> {
     let bodies = sections.map(|numbers| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
@@ -87,7 +92,7 @@ fn encode(key: &[u8; 32], content: &Content) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8], key: &[u8; 32]) -> Result<Content, &'static str> {
+fn decode(bytes: &[u8], key: &[u8; 32], vocabulary: usize) -> Result<Content, &'static str> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     if bytes.len() < HEADER_BYTES || bytes[..8] != *MAGIC {
@@ -117,28 +122,40 @@ fn decode(bytes: &[u8], key: &[u8; 32]) -> Result<Content, &'static str> {
         return Err("it is too long");
     }
     let [context_ids, context_ends, words, query_ids, query_ends, paragraphs, spots, left_out] = sections;
+    let (spots, []) = spots.as_chunks() else {
+        return Err("its last window is cut off");
+    };
     let content = Content {
         contexts: Rows { values: context_ids, ends: context_ends },
         words,
         queries: Rows { values: query_ids, ends: query_ends },
         paragraphs,
-        spots: spots.chunks_exact(SPOT_NUMBERS).map(spot).collect(),
+        spots: spots.iter().map(spot).collect(),
         left_out,
     };
-    if fits(&content) { Ok(content) } else { Err("its parts do not fit each other") }
+    if fits(&content, vocabulary) { Ok(content) } else { Err("its parts do not fit each other") }
 }
 
-/// Whether every number that names a place names one that there is.
-fn fits(content: &Content) -> bool {
+/// Whether tokens are of the vocabulary, and every row, question and position that is named is there. Words are not compared with the
+/// texts, which the file does not have.
+fn fits(content: &Content, vocabulary: usize) -> bool {
     let Content { contexts, words, queries, paragraphs, spots, left_out } = content;
     let rises =
         |rows: &Rows| rows.ends.is_sorted() && rows.ends.last().map_or(0, |&end| end as usize) == rows.values.len();
+    let is_answered = |spot: &WindowSpan| {
+        let [first, last] = spot.answer.map(|position| position as usize);
+        let start = queries.row(spot.question as usize).len() + 2;
+        spot.answer == [0, 0] || (start <= first && first <= last && last < start + spot.tokens as usize)
+    };
     let lies_within = |spot: &WindowSpan| {
         let paragraph = paragraphs.get(spot.question as usize);
         let tokens = paragraph.map(|&paragraph| contexts.row(paragraph as usize).len() as u64);
-        tokens.is_some_and(|tokens| u64::from(spot.start) + u64::from(spot.tokens) <= tokens)
+        tokens.is_some_and(|tokens| u64::from(spot.start) + u64::from(spot.tokens) <= tokens) && is_answered(spot)
     };
-    rises(contexts)
+    let is_known = |rows: &Rows| rows.values.iter().all(|&token| (token as usize) < vocabulary);
+    is_known(contexts)
+        && is_known(queries)
+        && rises(contexts)
         && rises(queries)
         && words.len() == contexts.values.len()
         && paragraphs.len() == queries.ends.len()
@@ -152,9 +169,9 @@ fn spot_numbers(spot: &WindowSpan) -> [u32; SPOT_NUMBERS] {
     [question, start, tokens, first, last, is_impossible.into()]
 }
 
-fn spot(numbers: &[u32]) -> WindowSpan {
-    let answer = [numbers[3], numbers[4]];
-    WindowSpan { question: numbers[0], start: numbers[1], tokens: numbers[2], answer, is_impossible: numbers[5] != 0 }
+fn spot(numbers: &[u32; SPOT_NUMBERS]) -> WindowSpan {
+    let [question, start, tokens, first, last, is_impossible] = *numbers;
+    WindowSpan { question, start, tokens, answer: [first, last], is_impossible: is_impossible != 0 }
 }
 
 #[cfg(test)]
@@ -162,6 +179,7 @@ mod tests {
     use super::*;
 
     const KEY: [u8; 32] = [7; 32];
+    const VOCABULARY: usize = 10;
 
     fn content() -> Content {
         let spot = WindowSpan { question: 0, start: 1, tokens: 2, answer: [3, 4], is_impossible: true };
@@ -177,14 +195,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(decode(&encode(&KEY, &content()), &KEY), Ok(content()));
-        assert_eq!(decode(&encode(&KEY, &Content::default()), &KEY), Ok(Content::default()));
-        assert_eq!(decode(&encode(&[8; 32], &content()), &KEY).unwrap_err().split(' ').nth(3), Some("other"));
+        assert_eq!(decode(&encode(&KEY, &content()), &KEY, VOCABULARY), Ok(content()));
+        assert_eq!(decode(&encode(&KEY, &Content::default()), &KEY, VOCABULARY), Ok(Content::default()));
+        assert_eq!(
+            decode(&encode(&[8; 32], &content()), &KEY, VOCABULARY).unwrap_err().split(' ').nth(3),
+            Some("other")
+        );
     }
 
     #[test]
     fn parts_must_fit_each_other() {
-        let corruptions: [fn(&mut Content); 7] = [
+        let corruptions: [fn(&mut Content); 12] = [
             |content| content.contexts.ends[0] = 2,
             |content| content.queries.ends = vec![1, 0],
             |content| content.words.truncate(2),
@@ -192,11 +213,16 @@ mod tests {
             |content| content.paragraphs[1] = 1,
             |content| content.left_out[0] = 2,
             |content| content.spots[1].start = 2,
+            |content| content.spots[1].answer = [2, 4],
+            |content| content.spots[1].answer = [4, 3],
+            |content| content.spots[1].answer = [3, 5],
+            |content| content.contexts.values[2] = VOCABULARY as u32,
+            |content| content.queries.values[0] = VOCABULARY as u32,
         ];
         for (number, corrupt) in corruptions.into_iter().enumerate() {
             let mut content = content();
             corrupt(&mut content);
-            let read = decode(&encode(&KEY, &content), &KEY);
+            let read = decode(&encode(&KEY, &content), &KEY, VOCABULARY);
             assert_eq!(read, Err("its parts do not fit each other"), "{number}");
         }
     }
@@ -207,11 +233,13 @@ mod tests {
         for place in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[place] ^= 0x10;
-            assert!(decode(&bytes, &KEY).is_err(), "byte {place}");
+            assert!(decode(&bytes, &KEY, VOCABULARY).is_err(), "byte {place}");
         }
         for length in 0..whole.len() {
-            assert!(decode(&whole[..length], &KEY).is_err(), "{length} bytes");
+            assert!(decode(&whole[..length], &KEY, VOCABULARY).is_err(), "{length} bytes");
         }
-        assert_eq!(decode(&[whole, vec![0]].concat(), &KEY), Err("it is too long"));
+        assert_eq!(decode(&[whole, vec![0]].concat(), &KEY, VOCABULARY), Err("it is too long"));
+        let remainder = frame(&KEY, [&[], &[], &[], &[], &[], &[], &[0; SPOT_NUMBERS + 1], &[]]);
+        assert_eq!(decode(&remainder, &KEY, VOCABULARY), Err("its last window is cut off"));
     }
 }

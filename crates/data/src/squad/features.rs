@@ -156,7 +156,7 @@ impl Features {
         options.check()?;
         let key = key(set, tokenizer, &options);
         let path = cache::path(folder, &key);
-        let origin = match cache::read(&path, &key) {
+        let origin = match cache::read(&path, &key, tokenizer.vocabulary().len()) {
             Ok(Some(content)) => {
                 let specials = tokenizer.vocabulary().specials();
                 return Ok((Self { options, specials, content }, Origin::Read(path)));

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{InstanceOptions, Vocabulary};
-use crate::dataset::hex;
-use crate::{DataError, Split};
+use crate::{DataError, Split, hex};
 
 /// Name of the vocabulary's file in the folder of a prepared data set.
 pub const VOCABULARY_FILE: &str = "vocab.txt";

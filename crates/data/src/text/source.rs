@@ -9,8 +9,7 @@ use super::record_set::RecordSet;
 use super::shard_set::ShardSet;
 use super::store::TokenStore;
 use super::{Specials, SyntheticText};
-use crate::dataset::hex;
-use crate::{DataError, Split};
+use crate::{DataError, Split, hex};
 
 /// Sequences of one kind: made once, in TFRecord files, on the fly from token shards, or of random tokens.
 pub(crate) struct Source<M: Maker> {

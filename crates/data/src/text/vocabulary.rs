@@ -6,9 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dataset::hex;
 use crate::utf8::text_of;
-use crate::{DataError, FilePosition};
+use crate::{DataError, FilePosition, hex};
 
 /// What a line of a vocabulary is.
 const LAYOUT: &str = "one token a line, each once, with [PAD], [UNK], [CLS], [SEP] and [MASK] among them";

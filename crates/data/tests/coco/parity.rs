@@ -162,7 +162,7 @@ fn all_masks_of_real_photos_are_those_of_pycocotools() {
         for truth in &found {
             digest.update(truth.region.rle().compressed() + "\n");
         }
-        let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = bessemer_data::hex(&digest.finalize());
         assert_eq!((found.len(), digest.as_str()), (masks, hash), "{name}");
     }
 }

@@ -74,7 +74,7 @@ fn windows_are_those_of_the_reference() {
         assert_eq!((set.version(), set.questions().len(), set.misplaced()), (version, questions, &[][..]), "{name}");
         let mut hasher = Sha256::new();
         features.windows().for_each(|window| hasher.update(numbers(&window)));
-        let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = bessemer_data::hex(&hasher.finalize());
         assert_eq!((features.len(), found.as_str()), (windows, hash), "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! SHA-256 of a stream while it passes.
 
+use bessemer_data::hex;
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -57,11 +57,4 @@ pub(crate) fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut sink = Hashing::new(io::sink());
     io::copy(&mut File::open(path)?, &mut sink)?;
     Ok(sink.finish().1)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -116,7 +116,7 @@ fn prepare_all(
     file: &Path,
     options: WeightOptions,
 ) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    in_own_form(tensors).into_iter().map(|tensor| prepare(tensor, file, options)).collect()
+    in_own_form(tensors, file)?.into_iter().map(|tensor| prepare(tensor, file, options)).collect()
 }
 
 fn prepare(
@@ -124,25 +124,23 @@ fn prepare(
     file: &Path,
     options: WeightOptions,
 ) -> Result<NamedTensor<'static>, CheckpointError> {
-    let refuse = |tensor: &str, reason: String| CheckpointError::Tensor {
-        path: file.to_owned(),
-        tensor: tensor.to_owned(),
-        reason,
-    };
     if options.reject_non_finite
         && let Some(index) = tensor.first_non_finite()
     {
-        return Err(refuse(&tensor.name, format!("element {index} is not finite")));
+        return Err(problem(file, &tensor.name, format!("element {index} is not finite")));
     }
     if options.to_f32 && is_float(&tensor) {
         let name = tensor.name.clone();
-        return tensor.into_f32().map_err(|error| refuse(&name, error.to_string()));
+        return tensor.into_f32().map_err(|error| problem(file, &name, error.to_string()));
     }
     Ok(tensor)
 }
 
 /// Tensors that have names of TensorFlow's under their names here, in PyTorch's layout; others as they are.
-fn in_own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
+///
+/// # Errors
+/// A tensor to bring into PyTorch's layout whose elements are smaller than a byte, or more than its data.
+fn in_own_form(tensors: Vec<NamedTensor<'static>>, file: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
     let names = tensorflow::read_all(tensors.iter().map(|tensor| tensor.name.as_str()));
     let mut own = Vec::with_capacity(tensors.len());
     let mut vectors: BTreeMap<String, BTreeMap<usize, NamedTensor<'static>>> = BTreeMap::new();
@@ -152,19 +150,36 @@ fn in_own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> 
             Some(FileName { canonical, layout: Layout::Element(place) }) => {
                 own.extend(vectors.entry(canonical).or_default().insert(place, tensor));
             }
-            Some(FileName { canonical, layout }) => own.push(renamed(tensor, canonical, layout)),
+            Some(FileName { canonical, layout }) => own.push(renamed(tensor, canonical, layout, file)?),
         }
     }
     own.extend(vectors.into_iter().flat_map(|(name, elements)| joined(name, elements)));
-    own
+    Ok(own)
 }
 
-fn renamed(tensor: NamedTensor<'static>, name: String, layout: Layout) -> NamedTensor<'static> {
+fn renamed(
+    tensor: NamedTensor<'static>,
+    name: String,
+    layout: Layout,
+    file: &Path,
+) -> Result<NamedTensor<'static>, CheckpointError> {
     if layout == Layout::Torch {
-        return NamedTensor { name, ..tensor };
+        return Ok(NamedTensor { name, ..tensor });
     }
-    let (shape, data) = layout.to_torch(&tensor.shape, tensor.dtype.bitsize() / 8, &tensor.data);
-    NamedTensor { name, shape, data: Cow::Owned(data), ..tensor }
+    let (dtype, bits) = (tensor.dtype, tensor.dtype.bitsize());
+    if !bits.is_multiple_of(8) {
+        let allowed = "kernels of TensorFlow can have elements of whole bytes";
+        return Err(problem(file, &tensor.name, format!("has elements of {dtype:?}, {bits} bits each; {allowed}")));
+    }
+    match layout.to_torch(&tensor.shape, bits / 8, &tensor.data) {
+        Some((shape, data)) => Ok(NamedTensor { name, shape, data: Cow::Owned(data), ..tensor }),
+        None => {
+            let (shape, bytes) = (&tensor.shape, tensor.data.len());
+            let reason =
+                format!("{dtype:?} of shape {shape:?} cannot be put into PyTorch's layout, with {bytes} bytes");
+            Err(problem(file, &tensor.name, reason))
+        }
+    }
 }
 
 /// The vector of some numbers, by their places in it; what is no vector stays as it is.
@@ -203,6 +218,10 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
     })
 }
 
+fn problem(file: &Path, tensor: &str, reason: String) -> CheckpointError {
+    CheckpointError::Tensor { path: file.to_owned(), tensor: tensor.to_owned(), reason }
+}
+
 fn not_found(path: &Path, expected: &str) -> CheckpointError {
     CheckpointError::NotFound { path: path.to_owned(), expected: expected.to_owned() }
 }
@@ -210,17 +229,39 @@ fn not_found(path: &Path, expected: &str) -> CheckpointError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Dtype;
+    use crate::checkpoint::{Dtype, write_safetensors};
 
     fn number(name: &str, value: f32) -> NamedTensor<'static> {
         NamedTensor::new(name, Dtype::F32, [], value.to_le_bytes().to_vec()).unwrap()
+    }
+
+    fn own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
+        in_own_form(tensors, Path::new("file")).unwrap()
+    }
+
+    #[test]
+    fn kernels_that_have_no_layout_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let refused = |dtype, shape: &[usize], bytes: usize| {
+            let name = "resnet50/btlnck_block_0_0/bottleneck_1/conv2d/kernel";
+            let tensor = NamedTensor::new(name, dtype, shape, vec![0; bytes]).unwrap();
+            write_safetensors(&path, &[tensor]).unwrap();
+            let error = load_weights(&path, WeightOptions::default()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{}: tensor `{name}`: ", path.display())), "{error}");
+            error
+        };
+        assert!(refused(Dtype::F4, &[4, 2], 4).contains("has elements of F4, 4 bits each"));
+        assert!(refused(Dtype::F6_E2M3, &[4, 2], 6).contains("has elements of F6_E2M3, 6 bits each"));
+        let large = refused(Dtype::F32, &[0, 1, 1 << 40, 1 << 40], 0);
+        assert!(large.contains("F32 of shape [0, 1, 1099511627776, 1099511627776]"), "{large}");
     }
 
     #[test]
     fn weights_of_a_sum_become_a_vector() {
         let node = |variable: &str, value| number(&format!("fpn_cells/cell_1/fnode4/{variable}"), value);
         let tensors = vec![node("WSM_2", 3.0), node("WSM", 1.0), number("other", 7.0), node("WSM_1", 2.0)];
-        let found = in_own_form(tensors);
+        let found = own_form(tensors);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], number("other", 7.0));
         let NamedTensor { name, shape, .. } = &found[1];
@@ -228,8 +269,8 @@ mod tests {
         assert_eq!(found[1].to_f32().unwrap(), [1.0, 2.0, 3.0]);
 
         // One that is missing, and one that is there twice: they keep their names, under which no model has them.
-        assert_eq!(in_own_form(vec![node("WSM", 1.0), node("WSM_2", 3.0)]).len(), 2);
-        let twice = in_own_form(vec![node("WSM", 1.0), node("WSM_0", 5.0)]);
+        assert_eq!(own_form(vec![node("WSM", 1.0), node("WSM_2", 3.0)]).len(), 2);
+        let twice = own_form(vec![node("WSM", 1.0), node("WSM_0", 5.0)]);
         assert!(twice.iter().any(|tensor| tensor.name.ends_with("/WSM")), "{twice:?}");
     }
 }

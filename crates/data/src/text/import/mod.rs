@@ -17,11 +17,10 @@ use super::folder::{Format, Manifest, Origin, Settings, SplitCounts, part_names,
 use super::maker::{ExampleShape, Record};
 use super::prepare::{Notify, Progress, Stop, check_dupe_factor, count};
 use super::{Instance, InstanceOptions, Vocabulary};
-use crate::dataset::hex;
 use crate::new_folder::{Unfinished, create};
 use crate::record_shards::ShardWriter;
 use crate::tf_example::{Flaw, flaw};
-use crate::{DataError, Purpose, Split, parallel};
+use crate::{DataError, Purpose, Split, hex, parallel};
 
 /// Files of a split, at most: all of them are open while they are read, and systems limit that.
 const MOST_PARTS: usize = 256;

@@ -7,7 +7,7 @@ mod tests;
 use super::error::{CheckpointError, shown};
 use super::tensor::NamedTensor;
 use super::weights::head;
-use bessemer_data::open_hdf5;
+use bessemer_data::{MOST_HDF5_COMPRESSION, open_hdf5};
 use hdf5_reader::group::Group;
 use hdf5_reader::{Dataset, Datatype};
 use safetensors::Dtype;
@@ -22,6 +22,8 @@ const LAYERS: &str = "model_weights";
 const OUTPUT: &str = ":0";
 /// Groups within groups; names of TensorFlow have about ten parts.
 const MAX_DEPTH: usize = 32;
+/// Groups and arrays on all paths: a group that is linked from several is visited by each path to it.
+const MAX_MEMBERS: usize = 1 << 16;
 
 /// # Errors
 /// A file that cannot be read.
@@ -43,7 +45,7 @@ pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, C
         layers = layers.group(LAYERS).map_err(|error| damaged(error.to_string()))?;
     }
     let bytes = fs::metadata(path).map_err(|source| CheckpointError::reading(path, source))?.len();
-    let mut found = Found { path, bytes, tensors: BTreeMap::new() };
+    let mut found = Found { path, limits: Limits::new(bytes), tensors: BTreeMap::new() };
     for layer in layers.groups().map_err(|error| damaged(error.to_string()))? {
         found.collect(&layer, "", MAX_DEPTH)?;
     }
@@ -55,8 +57,7 @@ pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, C
 
 struct Found<'a> {
     path: &'a Path,
-    /// Of the whole file.
-    bytes: u64,
+    limits: Limits,
     tensors: BTreeMap<String, NamedTensor<'static>>,
 }
 
@@ -69,9 +70,10 @@ impl Found<'_> {
         if depth == 0 && !groups.is_empty() {
             return Err(damaged(format!("group `{}` lies within {MAX_DEPTH} others", shown(scope))));
         }
+        self.limits.count(groups.len() + arrays.len()).map_err(damaged)?;
         for array in arrays {
             let name = format!("{scope}{}", array.name().strip_suffix(OUTPUT).unwrap_or(array.name()));
-            let tensor = read(&array, &name, self.bytes).map_err(|reason| self.problem(&name, reason))?;
+            let tensor = read(&array, &name, &mut self.limits).map_err(|reason| self.problem(&name, reason))?;
             if self.tensors.get(&name).is_some_and(|before| *before != tensor) {
                 return Err(self.problem(&name, "two layers store different variables of that name".to_owned()));
             }
@@ -85,15 +87,53 @@ impl Found<'_> {
     }
 }
 
-/// Reads an array of a file of `file_bytes`, in which arrays that are not compressed must have room.
-fn read(array: &Dataset, name: &str, file_bytes: u64) -> Result<NamedTensor<'static>, String> {
+/// What is still to be visited and read, at most. Groups and arrays may be linked from several places, and a small file may have more paths
+/// than can be followed.
+struct Limits {
+    file_bytes: u64,
+    members: usize,
+    /// Bytes of arrays that lie in the file as they are.
+    stored: u64,
+    /// Bytes of arrays in chunks, which may be compressed.
+    unpacked: u64,
+}
+
+impl Limits {
+    fn new(file_bytes: u64) -> Self {
+        let unpacked = file_bytes.saturating_mul(MOST_HDF5_COMPRESSION as u64);
+        Self { file_bytes, members: MAX_MEMBERS, stored: file_bytes, unpacked }
+    }
+
+    /// Takes the members of a group.
+    fn count(&mut self, members: usize) -> Result<(), String> {
+        let left = self.members.checked_sub(members);
+        self.members = left.ok_or_else(|| {
+            format!("paths within it lead to more than {MAX_MEMBERS} groups and arrays, of which some may be the same")
+        })?;
+        Ok(())
+    }
+
+    /// Takes an array, in chunks or not.
+    fn take(&mut self, bytes: usize, in_chunks: bool) -> Result<(), String> {
+        let left = if in_chunks { &mut self.unpacked } else { &mut self.stored };
+        let rest = left.checked_sub(bytes as u64);
+        *left = rest.ok_or_else(|| {
+            let file_bytes = self.file_bytes;
+            format!(
+                "its {bytes} bytes do not lie within the {file_bytes} of the file, beside those of the arrays before it"
+            )
+        })?;
+        Ok(())
+    }
+}
+
+/// Reads an array, for which the file must have room.
+fn read(array: &Dataset, name: &str, limits: &mut Limits) -> Result<NamedTensor<'static>, String> {
     let dtype = dtype(array.dtype()).ok_or("has elements that are neither integers nor floating-point numbers")?;
     let shape: Result<Vec<usize>, _> = array.shape().iter().map(|&size| usize::try_from(size)).collect();
     let shape = shape.map_err(|_| format!("its shape {:?} is impossible", array.shape()))?;
     let bytes = array.raw_byte_len().map_err(|error| error.to_string())?;
-    if array.chunks().is_none() && bytes as u64 > file_bytes {
-        return Err(format!("its {bytes} bytes do not lie within the {file_bytes} of the file"));
-    }
+    limits.take(bytes, array.chunks().is_some())?;
     let data = array.read_native_bytes().map_err(|error| error.to_string())?;
     NamedTensor::new(name, dtype, shape, data).map_err(|error| error.to_string())
 }

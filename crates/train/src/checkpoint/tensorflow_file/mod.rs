@@ -220,7 +220,7 @@ impl Bundle {
         }
         let mut file = None;
         let bytes = self.bytes(entry, &mut file).map_err(|(path, source)| CheckpointError::reading(&path, source))?;
-        let text = single_string(&bytes, entry.crc).map_err(problem)?;
+        let text = single_string(&bytes, entry.crc).map_err(|reason| problem(&reason))?;
         TrackableObjectGraph::decode(text).map(Some).map_err(|error| problem(&format!("is damaged: {error}")))
     }
 
@@ -245,9 +245,12 @@ impl Bundle {
             };
             let data =
                 self.bytes(entry, &mut file).map_err(|(path, source)| CheckpointError::reading(&path, source))?;
-            if masked_crc(&data) != entry.crc {
+            let (found, stated) = (masked_crc(&data), entry.crc);
+            if found != stated {
                 let path = self.shard_path(entry.shard);
-                return Err(self.tensor_problem(key, format!("has another checksum in {}", path.display())));
+                let reason =
+                    format!("has the checksum {found:08x} and should have {stated:08x}, in {}", path.display());
+                return Err(self.tensor_problem(key, reason));
             }
             let (name, shape) = (name.clone(), entry.shape.clone());
             tensors[index] = Some(NamedTensor { name, dtype, shape, data: Cow::Owned(data) });
@@ -326,16 +329,23 @@ fn number_of_shards(header: &[u8]) -> Result<u32, String> {
 }
 
 /// The element of a tensor of one string: its length as a varint, the checksum of the length, its bytes.
-fn single_string(bytes: &[u8], crc: u32) -> Result<&[u8], &'static str> {
+fn single_string(bytes: &[u8], crc: u32) -> Result<&[u8], String> {
     let mut reader = Reader(bytes);
-    let (Some(length), Some(length_crc)) = (reader.varint(), reader.take(4)) else { return Err("is truncated") };
-    let text = reader.0;
-    let Some(length) = u32::try_from(length).ok().filter(|&length| length as usize == text.len()) else {
-        return Err("has another length than it says");
+    let (Some(length), Some(length_crc)) = (reader.varint(), reader.word()) else {
+        return Err("is truncated".to_owned());
     };
-    let length = length.to_le_bytes();
-    if masked_crc(&length).to_le_bytes() != length_crc || masked_crc(&[&length, length_crc, text].concat()) != crc {
-        return Err("has another checksum than it says");
+    let text = reader.0;
+    let Some(short) = u32::try_from(length).ok().filter(|&length| length as usize == text.len()) else {
+        return Err(format!("has {} bytes of text, and says that they are {length}", text.len()));
+    };
+    let short = short.to_le_bytes();
+    let whole = [&short[..], &length_crc.to_le_bytes(), text].concat();
+    for (part, found, stated) in
+        [("its length", masked_crc(&short), length_crc), ("the whole", masked_crc(&whole), crc)]
+    {
+        if found != stated {
+            return Err(format!("{part} has the checksum {found:08x} and should have {stated:08x}"));
+        }
     }
     Ok(text)
 }

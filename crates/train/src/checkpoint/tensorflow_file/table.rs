@@ -87,6 +87,12 @@ impl<'a> Reader<'a> {
         usize::try_from(self.varint()?).ok()
     }
 
+    pub(super) fn word(&mut self) -> Option<u32> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*word))
+    }
+
     pub(super) fn take(&mut self, size: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(size)?;
         self.0 = rest;
@@ -109,8 +115,9 @@ fn block(blocks: &[u8], (offset, size): (usize, usize)) -> Result<Cow<'_, [u8]>,
         ));
     };
     let (checked, crc) = whole.split_at(size + 1);
-    if masked_crc(checked).to_le_bytes() != crc {
-        return Err("has another checksum than it says".to_owned());
+    let (found, stated) = (masked_crc(checked), Reader(crc).word().ok_or("is truncated")?);
+    if found != stated {
+        return Err(format!("has the checksum {found:08x} and should have {stated:08x}"));
     }
     let content = &checked[..size];
     match checked[size] {

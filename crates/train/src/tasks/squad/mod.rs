@@ -26,7 +26,7 @@ use crate::session::TrainSession;
 use crate::setup::RunShape;
 use bessemer_data::squad::{SquadSet, Version};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
-use bessemer_data::{BatchRange, Sampler, SamplerOptions, Share};
+use bessemer_data::{BatchRange, Sampler, SamplerOptions, Share, hex};
 use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
 use bessemer_nn::Activation;
@@ -177,10 +177,9 @@ impl Task for Squad {
     }
 
     fn data_identity(&self) -> String {
-        let hex = |hash: [u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let Questions { set, features, .. } = &self.questions;
-        let vocabulary = hex(self.tokenizer.vocabulary().hash());
-        format!("squad:{}:sha256:{}:vocab={vocabulary}:windows={}", set.version(), hex(set.hash()), features.len())
+        let vocabulary = hex(&self.tokenizer.vocabulary().hash());
+        format!("squad:{}:sha256:{}:vocab={vocabulary}:windows={}", set.version(), hex(&set.hash()), features.len())
     }
 
     fn vocabulary(&self) -> Option<VocabularyIdentity> {
