@@ -6,7 +6,7 @@ use bessemer_cuda::sheet::{Prediction, Sheet};
 use bessemer_cuda::too_many_elements;
 use bessemer_ir::GraphError;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
-use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
+use bessemer_ir::passes::{CompileOptions, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
 use bessemer_models::ModelError;
 use bessemer_train::DeviceOptions;
@@ -180,7 +180,7 @@ fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
     groups.into_values().collect()
 }
 
-/// The graph as text after a pass, or as the model wrote it for `None`.
+/// The graph as text after a pass, one of [`pass_names`](bessemer_ir::passes::pass_names), or as the model wrote it for `None`.
 ///
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
@@ -190,11 +190,6 @@ pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, Mode
         None => Ok(print_graph(&work.graph)),
         Some(pass) => Ok(print_graph(&run_passes(&work.graph, target.rules(), &request.compile, Some(pass))?)),
     }
-}
-
-/// Names that [`graph_after`] knows.
-pub fn pass_names() -> &'static [&'static str] {
-    &PASSES
 }
 
 pub(crate) fn work(request: &Request, batch_size: usize) -> Result<Workload, ModelError> {

@@ -50,7 +50,7 @@ pub struct Request {
     /// Which activations the backward pass computes a second time.
     #[serde(with = "by_name")]
     pub recompute: Recompute,
-    /// Passes of the compiler that are left out, see [`OPTIONAL_PASSES`](bessemer_ir::passes::OPTIONAL_PASSES).
+    /// Passes of the compiler that are left out, see [`optional_pass_names`](bessemer_ir::passes::optional_pass_names).
     pub without: Vec<String>,
     /// Steps before the timed ones.
     pub warmup: usize,

@@ -7,7 +7,7 @@ use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
 use bessemer_cuda::Check;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_ir::passes::{CompileOptions, OPTIONAL_PASSES};
+use bessemer_ir::passes::{CompileOptions, optional_pass_names};
 use bessemer_train::device::UnknownDevice;
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::family::InputKind;
@@ -88,7 +88,7 @@ pub(crate) struct Common {
     pub recompute: Recompute,
     /// Passes of the compiler to leave out, to find the one that is to blame for a wrong result, such as chain,fuse (`bessemer explain --help`
     /// lists all under --after; limits, filters, precision and buckets cannot be left out)
-    #[arg(long, global = true, value_name = "PASS,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(OPTIONAL_PASSES),
+    #[arg(long, global = true, value_name = "PASS,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(optional_pass_names()),
           hide_possible_values = true)]
     pub without: Vec<String>,
     /// Threads that compute [default: one for each processor, shared by the ranks of a machine]

@@ -1,4 +1,4 @@
-//! Every command that a document shows is one that the program accepts.
+//! What documents say of the program: every command that they show is one that it accepts, and lists are its own.
 
 #[path = "../tests/program/shown.rs"]
 mod shown;
@@ -6,6 +6,7 @@ mod shown;
 use crate::args::{Cli, Command};
 use crate::commands::train;
 use crate::failure;
+use bessemer_ir::passes::pass_names;
 use clap::{CommandFactory, Parser};
 use shown::{Shown, commands, of_program, pipeline};
 use std::fs;
@@ -68,6 +69,18 @@ fn the_readme_tests_by_the_command_of_continuous_integration() {
     let tests = ci.lines().find(|line| line.starts_with("cargo test ")).expect("a line that runs the tests");
     let is_shown = readme.lines().any(|line| line.trim_start().split("  ").next() == Some(tests));
     assert!(is_shown, "README.md does not show `{tests}`");
+}
+
+/// The planner of memory works on the graph that the last pass leaves.
+#[test]
+fn the_table_of_passes_is_that_of_the_compiler() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/architecture.md");
+    let text = fs::read_to_string(path).expect("a page");
+    let (_, section) = text.split_once("\n## Passes\n").expect("a section on passes");
+    let section = section.split("\n## ").next().expect("the text of the section");
+    let names: Vec<&str> =
+        section.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
+    assert_eq!(names, pass_names().chain(["memory"]).collect::<Vec<_>>());
 }
 
 #[test]

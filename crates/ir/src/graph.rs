@@ -106,11 +106,12 @@ fn list(types: &[TensorType]) -> String {
 /// A step may take several micro-batches. Updates then are of two kinds: those done after every micro-batch, and those done
 /// once, after the last one. What the former are computed from is the *accumulation
 /// phase*, which runs for each micro-batch; the rest of the step, the *update phase*, runs once after it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Graph {
     nodes: Vec<Node>,
+    /// Paths of nodes, each once; the first is the root.
     paths: Vec<String>,
-    scope: Vec<String>,
+    scopes: Vec<Scope>,
     current_path: u32,
     inputs: Vec<NodeId>,
     names: HashMap<String, NodeId>,
@@ -120,10 +121,35 @@ pub struct Graph {
     outputs: Vec<(String, Value)>,
 }
 
+/// A scope that was entered.
+#[derive(Clone, Debug)]
+struct Scope {
+    name: String,
+    /// The path at which it was entered.
+    outer_path: u32,
+}
+
+impl Default for Graph {
+    /// [`Graph::new`].
+    fn default() -> Self {
+        Graph::new()
+    }
+}
+
 impl Graph {
     /// A graph without nodes, at the root path.
     pub fn new() -> Self {
-        Graph { paths: vec![String::new()], ..Graph::default() }
+        Graph {
+            nodes: Vec::new(),
+            paths: vec![String::new()],
+            scopes: Vec::new(),
+            current_path: 0,
+            inputs: Vec::new(),
+            names: HashMap::new(),
+            updates: Vec::new(),
+            per_micro_batch: HashSet::new(),
+            outputs: Vec::new(),
+        }
     }
 
     /// Appends a node at the current path and returns its outputs.
@@ -374,14 +400,32 @@ impl Graph {
         &self.paths[self.node(id).path as usize]
     }
 
+    /// Appends `name` to the path that new nodes get, until [`Graph::leave_scope`].
+    pub fn enter_scope(&mut self, name: &str) {
+        self.scopes.push(Scope { name: name.to_string(), outer_path: self.current_path });
+        let path = self.scope().collect::<Vec<_>>().join(".");
+        self.current_path = self.intern(path);
+    }
+
+    /// Ends the scope that was entered last.
+    ///
+    /// # Panics
+    /// If none was.
+    pub fn leave_scope(&mut self) {
+        let scope = self.scopes.pop().expect("a scope was entered");
+        self.current_path = scope.outer_path;
+    }
+
+    /// Names of the scopes that new nodes are in, outermost first.
+    pub fn scope(&self) -> impl Iterator<Item = &str> {
+        self.scopes.iter().map(|scope| scope.name.as_str())
+    }
+
     /// Runs `body` with `name` appended to the path that new nodes get.
     pub fn scoped<T>(&mut self, name: &str, body: impl FnOnce(&mut Graph) -> T) -> T {
-        let outer = self.current_path;
-        self.scope.push(name.to_string());
-        self.current_path = self.intern(self.scope.join("."));
+        self.enter_scope(name);
         let result = body(self);
-        self.scope.pop();
-        self.current_path = outer;
+        self.leave_scope();
         result
     }
 
@@ -508,5 +552,36 @@ impl<'a> Rewriter<'a> {
             }
         }
         Ok(self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_graph_is_one_without_nodes_at_the_root_path() {
+        let mut graph = Graph::default();
+        let x = graph.input("x", Role::Feed, TensorType::f32([2])).unwrap();
+        assert_eq!(graph.path(x.node), "");
+        let layer = graph.scoped("layer", |g| g.relu(x)).unwrap();
+        assert_eq!((graph.path(x.node), graph.path(layer.node)), ("", "layer"));
+        assert!(graph.add(x, x).is_ok_and(|sum| graph.path(sum.node).is_empty()));
+    }
+
+    #[test]
+    fn scopes_end_where_they_were_entered() {
+        let mut graph = Graph::new();
+        let x = graph.input("x", Role::Feed, TensorType::f32([2])).unwrap();
+        graph.enter_scope("layer1");
+        let inner = graph.scoped("0", |g| g.relu(x)).unwrap();
+        let placed = graph.at_path("elsewhere", |g| g.scoped("1", |g| g.relu(x))).unwrap();
+        let after = graph.relu(x).unwrap();
+        assert_eq!(graph.scope().collect::<Vec<_>>(), ["layer1"]);
+        graph.leave_scope();
+        let outside = graph.relu(x).unwrap();
+        let paths = [inner, placed, after, outside].map(|value| graph.path(value.node));
+        assert_eq!(paths, ["layer1.0", "layer1.1", "layer1", ""]);
+        assert_eq!(graph.scope().count(), 0);
     }
 }

@@ -26,7 +26,6 @@ pub struct Builder {
     pub graph: Graph,
     mode: Mode,
     ranks: Ranks,
-    scope: Vec<String>,
     frozen: bool,
     specs: Vec<ParamSpec>,
 }
@@ -35,7 +34,7 @@ impl Builder {
     /// An empty graph at the root scope.
     pub fn new(mode: Mode) -> Self {
         let ranks = Ranks::default();
-        Builder { graph: Graph::new(), mode, ranks, scope: Vec::new(), frozen: false, specs: Vec::new() }
+        Builder { graph: Graph::new(), mode, ranks, frozen: false, specs: Vec::new() }
     }
 
     /// An empty graph for training by one of several ranks, those of the [`TrainConfig`](crate::TrainConfig) that completes it.
@@ -76,16 +75,9 @@ impl Builder {
 
     /// Runs `body` inside the scope `name`.
     pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Builder) -> T) -> T {
-        self.scope.push(name.to_string());
-        let mut outer = std::mem::take(&mut self.graph);
-        let result = outer.scoped(name, |graph| {
-            std::mem::swap(graph, &mut self.graph);
-            let result = body(self);
-            std::mem::swap(graph, &mut self.graph);
-            result
-        });
-        self.graph = outer;
-        self.scope.pop();
+        self.graph.enter_scope(name);
+        let result = body(self);
+        self.graph.leave_scope();
         result
     }
 
@@ -188,7 +180,7 @@ impl Builder {
         role: Role,
         init: Init,
     ) -> Result<Value> {
-        let name = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".");
+        let name = self.graph.scope().chain([name]).collect::<Vec<_>>().join(".");
         self.named(name, ty, layout, kind, role, init)
     }
 

@@ -2,12 +2,13 @@ use crate::args::{Common, SharedStep, StepArguments, at_least_one, model, senten
 use crate::failure::{Usage, named};
 use crate::names;
 use crate::output::{Table, print, print_json};
-use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_names};
+use bessemer_bench::explain::{Explanation, Request, explain, graph_after};
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::simulator::{Scaling, ScalingRow, ScalingTable, StepProfile, scaling};
 use bessemer_bench::workload::Mode;
 use bessemer_cuda::sheet::{FamilyUse, FusedProducts, PlainLowering, Prediction, Reached, Sheet};
+use bessemer_ir::passes::pass_names;
 use bessemer_train::DeviceKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::tasks::{MetricSchema, metric_schema};
@@ -89,7 +90,7 @@ fn pass(name: &str) -> Result<Pass, String> {
     if name == AUTODIFF {
         return Ok(Pass::Autodiff);
     }
-    let known = pass_names().iter().copied();
+    let known = pass_names();
     known.clone().find(|known| *known == name).map(Pass::Named).ok_or_else(|| {
         let all: Vec<&str> = std::iter::once(AUTODIFF).chain(known).collect();
         format!("no such pass{} there are {}", sentence(&names::hint(name, all.iter().copied())), all.join(", "))

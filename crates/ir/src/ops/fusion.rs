@@ -430,29 +430,28 @@ impl OpRule for Fusion {
                 )));
             }
         }
-        for (index_map, input) in self.loads.iter().zip(&inputs[own..]) {
+        for (number, (index_map, input)) in self.loads.iter().zip(&inputs[own..]).enumerate() {
+            // Of a domain without elements nothing is read.
+            let is_read = self.rows * self.cols != 0;
+            if is_read && (index_map.row_div == 0 || index_map.row_mod == 0) {
+                return Err(OpError::Attribute(format!(
+                    "input {number} of the program is read by {index_map:?}, row_div and row_mod must be 1 or more"
+                )));
+            }
             if index_map.elements(self.cols) != input.shape.elements() {
                 return Err(OpError::Sizes(format!("{input} is not read by {index_map:?}")));
             }
         }
+        if self.producer.is_none()
+            && let Some(instr) = self.program.iter().position(|instr| *instr == Instr::Producer)
+        {
+            let problem = "reads a producer, the fusion has none".to_string();
+            return Err(OpError::Program { instr, problem });
+        }
         let loads: Vec<DType> = inputs[own..].iter().map(|ty| ty.dtype).collect();
         let registers = self.register_types(&loads)?;
-        for output in &self.outputs {
-            let instr = usize::from(output.reg());
-            let Some(&register) = registers.get(instr) else {
-                return Err(OpError::Program { instr, problem: "is not there, and gives an output".to_string() });
-            };
-            let ty = &output.types()[0];
-            if register != RegType::of(ty.dtype) {
-                let problem = format!("gives {}, of which no {ty} is made", register.name());
-                return Err(OpError::Program { instr, problem });
-            }
-            if matches!(output, FusionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
-                return Err(OpError::Sizes(format!(
-                    "an element for each row of [{}, {}] is no {}",
-                    self.rows, self.cols, ty
-                )));
-            }
+        for (index, output) in self.outputs.iter().enumerate() {
+            self.check_output(index, output, &registers)?;
         }
         Ok(self.outputs.iter().flat_map(FusionOutput::types).collect())
     }
@@ -549,6 +548,40 @@ impl OpRule for Fusion {
 }
 
 impl Fusion {
+    /// Kernels write outputs by the sizes of the domain, whatever the types of these say.
+    fn check_output(&self, index: usize, output: &FusionOutput, registers: &[RegType]) -> Result<(), OpError> {
+        let instr = usize::from(output.reg());
+        let Some(&register) = registers.get(instr) else {
+            return Err(OpError::Program { instr, problem: "is not there, and gives an output".to_string() });
+        };
+        let ty = &output.types()[0];
+        if register != RegType::of(ty.dtype) {
+            let problem = format!("gives {}, of which no {ty} is made", register.name());
+            return Err(OpError::Program { instr, problem });
+        }
+        let (elements, what) = match *output {
+            FusionOutput::Store { .. } => (self.rows * self.cols, "an element for each position"),
+            FusionOutput::Rows { .. } => (self.rows, "an element for each row"),
+            FusionOutput::Sum { groups, .. } if self.rows.is_multiple_of(groups) => {
+                (groups * self.cols, "sums of runs of rows by column")
+            }
+            FusionOutput::Sum { groups, .. } => {
+                return Err(OpError::Attribute(format!(
+                    "output {index} sums {groups} runs of rows, which must be equal parts of the {} rows",
+                    self.rows
+                )));
+            }
+            FusionOutput::MeanVar { .. } => (self.cols, "moments of all rows by column"),
+        };
+        if ty.shape.elements() != elements {
+            return Err(OpError::Sizes(format!(
+                "output {index} of [{}, {}] is {what}, {elements} in all, not {ty}",
+                self.rows, self.cols
+            )));
+        }
+        Ok(())
+    }
+
     fn column_sums(&self, values: &[f64], groups: usize, f: impl Fn(usize, f64) -> f64) -> Vec<f64> {
         let mut sums = vec![0.0; groups * self.cols];
         for (i, &x) in values.iter().enumerate() {

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// The folder, the checkpoints and the log of a run; or, on a rank that keeps none, where its warnings go.
 pub(super) enum RunFiles {
     Kept(Box<Files>),
-    OfRankZero { rank: usize, progress: Progress, warnings: Vec<String> },
+    OtherRank { rank: usize, progress: Progress, warnings: Vec<String> },
 }
 
 pub(super) struct Files {
@@ -37,14 +37,14 @@ impl RunFiles {
         Self::Kept(Box::new(Files { run, store, log, saving: None }))
     }
 
-    pub(super) fn of_rank_zero(rank: usize, mode: ProgressMode) -> Self {
-        Self::OfRankZero { rank, progress: Progress::new(mode), warnings: Vec::new() }
+    pub(super) fn of_other_rank(rank: usize, mode: ProgressMode) -> Self {
+        Self::OtherRank { rank, progress: Progress::new(mode), warnings: Vec::new() }
     }
 
     fn files(&mut self) -> Option<&mut Files> {
         match self {
             Self::Kept(files) => Some(files),
-            Self::OfRankZero { .. } => None,
+            Self::OtherRank { .. } => None,
         }
     }
 
@@ -57,21 +57,21 @@ impl RunFiles {
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Kept(files) => files.run.path(),
-            Self::OfRankZero { .. } => Path::new(""),
+            Self::OtherRank { .. } => Path::new(""),
         }
     }
 
     pub(super) fn event_log(&self) -> Option<PathBuf> {
         match self {
             Self::Kept(files) => Some(files.run.events()),
-            Self::OfRankZero { .. } => None,
+            Self::OtherRank { .. } => None,
         }
     }
 
     pub(super) fn predictions(&self) -> Option<PathBuf> {
         match self {
             Self::Kept(files) => Some(files.run.predictions()),
-            Self::OfRankZero { .. } => None,
+            Self::OtherRank { .. } => None,
         }
     }
 
@@ -106,7 +106,7 @@ impl RunFiles {
     }
 
     pub(super) fn warning(&mut self, message: &str) -> Result<(), TrainError> {
-        if let Self::OfRankZero { rank, progress, warnings } = self {
+        if let Self::OtherRank { rank, progress, warnings } = self {
             let message = format!("rank {rank}: {message}");
             progress.warning(&message);
             warnings.push(message);
@@ -118,7 +118,7 @@ impl RunFiles {
     pub(super) fn take_warnings(&mut self) -> Vec<String> {
         match self {
             Self::Kept(_) => Vec::new(),
-            Self::OfRankZero { warnings, .. } => std::mem::take(warnings),
+            Self::OtherRank { warnings, .. } => std::mem::take(warnings),
         }
     }
 

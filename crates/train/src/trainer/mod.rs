@@ -105,7 +105,7 @@ pub struct TrainReport {
 
 impl TrainReport {
     /// On a rank that knows no more of a finished run than that it is one.
-    fn of_rank_zero(metric_schema: &'static MetricSchema) -> Self {
+    fn of_other_rank(metric_schema: &'static MetricSchema) -> Self {
         Self {
             run: PathBuf::new(),
             steps: 0,

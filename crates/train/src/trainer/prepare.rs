@@ -43,7 +43,9 @@ impl<'a> Trainer<'a> {
         };
         let finished = past.as_ref().and_then(|past| past.finished(total_steps, task.metric_schema()));
         if group.from_first(|| Ok(finished.is_some()))? {
-            return Ok(Prepared::Finished(finished.unwrap_or_else(|| TrainReport::of_rank_zero(task.metric_schema()))));
+            return Ok(Prepared::Finished(
+                finished.unwrap_or_else(|| TrainReport::of_other_rank(task.metric_schema())),
+            ));
         }
         if let Some(Evaluator { evaluation, .. }) = &evaluation {
             let compile = compile_options(recipe, &options.compute)?;
@@ -70,7 +72,7 @@ impl<'a> Trainer<'a> {
         let files = if group.leads() {
             open_folder(options, task.metric_schema(), past, state.step)?
         } else {
-            RunFiles::of_rank_zero(group.rank(), options.progress)
+            RunFiles::of_other_rank(group.rank(), options.progress)
         };
         let mut trainer = Box::new(Self {
             options,
