@@ -43,7 +43,10 @@ mod tests {
     #[test]
     fn types_are_told_in_words() {
         for (message, expected) in [
-            ("invalid type: string \"four\", expected u64", "invalid type: string \"four\", expected a whole number, 0 or more"),
+            (
+                "invalid type: string \"four\", expected u64",
+                "invalid type: string \"four\", expected a whole number, 0 or more",
+            ),
             ("invalid type: string \"a\", expected f64", "invalid type: string \"a\", expected a number"),
             ("invalid type: integer `1`, expected a boolean", "invalid type: integer `1`, expected true or false"),
             (
@@ -56,7 +59,10 @@ mod tests {
             ),
             ("invalid type: null, expected struct Box", "invalid type: null, expected fields with names"),
             // What names no type stays.
-            ("unknown field `u64`, expected one of `f64`, `bool`", "unknown field `u64`, expected one of `f64`, `bool`"),
+            (
+                "unknown field `u64`, expected one of `f64`, `bool`",
+                "unknown field `u64`, expected one of `f64`, `bool`",
+            ),
             ("invalid length 3, expected an array of length 4", "invalid length 3, expected an array of length 4"),
             ("missing field `bool`", "missing field `bool`"),
         ] {

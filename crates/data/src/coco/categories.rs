@@ -157,7 +157,9 @@ pub(super) fn category_notes<'a>(categories: impl Iterator<Item = (i64, &'a str)
         notes.push(format!("ids of categories begin at {least}, not at 1: to train on them, have classes {BY_RANK}"));
     }
     if most > MOST_RAW_ID {
-        notes.push(format!("ids of categories go up to {most}, beyond {MOST_RAW_ID}: to train on them, have classes {BY_RANK}"));
+        notes.push(format!(
+            "ids of categories go up to {most}, beyond {MOST_RAW_ID}: to train on them, have classes {BY_RANK}"
+        ));
     }
     for (name, ids) in of_name.iter().filter(|(_, ids)| ids.len() > 1) {
         let ids = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");

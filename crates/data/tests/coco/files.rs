@@ -147,7 +147,11 @@ fn invalid_annotations_are_refused() {
         ("/categories", Value::Null, ["missing field `categories`", ""]),
         ("/images/1/height", Value::Null, ["images[1]: missing field `height`", ""]),
         ("/images/1/height", json!(0), ["images[1] has width 6 and height 0", "id 2"]),
-        ("/images/1/width", json!(-6), ["images[1].width: invalid value: integer `-6`, expected a whole number of 0 to 4294967295", ""]),
+        (
+            "/images/1/width",
+            json!(-6),
+            ["images[1].width: invalid value: integer `-6`, expected a whole number of 0 to 4294967295", ""],
+        ),
         ("/images/1/id", json!("x"), ["images[1].id: invalid type: string \"x\", expected a whole number", ""]),
         ("/images/1/id", json!(9), ["images[1].id is 9, as images[0].id is", ""]),
         ("/categories/1/id", json!(3), ["categories[1].id is 3, as categories[0].id is", ""]),

@@ -365,8 +365,9 @@ impl MaskRcnnOptions {
     }
 
     pub(super) fn check(&self, batch: usize) -> Result<(), ModelError> {
-        let error =
-            |setting, value: usize, allowed: &'static str| Err(ModelError::Setting { setting, value: value.to_string(), allowed: allowed.into() });
+        let error = |setting, value: usize, allowed: &'static str| {
+            Err(ModelError::Setting { setting, value: value.to_string(), allowed: allowed.into() })
+        };
         at_least_1(&[
             ("batch_size", batch),
             ("base_width", self.backbone.base_width),
