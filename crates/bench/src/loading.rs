@@ -78,9 +78,11 @@ pub struct Together {
 }
 
 impl Together {
-    /// Whether loading decides how fast training is.
-    pub fn is_input_bound(&self) -> bool {
-        self.waiting >= INPUT_BOUND
+    /// Whether loading decides how fast training is: steps wait for their batches, and loading alone is not clearly faster than the model,
+    /// where it is known what that takes. Steps may wait although it is, as threads that load and threads that compute share processors.
+    pub fn is_input_bound(&self, loading: &Loading, model: Option<&Consumption>) -> bool {
+        let is_faster = |model: &Consumption| loading.samples_per_second >= CLEARLY_FASTER * model.samples_per_second;
+        self.waiting >= INPUT_BOUND && !model.is_some_and(is_faster)
     }
 
     /// Trains by a recipe, from random weights, for about `time` after the first step, while the recipe's threads load the next batches.
@@ -179,6 +181,9 @@ pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loa
     }
 }
 
+/// How many times as fast as the model loading is where training cannot be bound by it.
+const CLEARLY_FASTER: f64 = 1.25;
+
 /// Share of the time below which a stage is left out.
 const LEAST_SHARE: f64 = 1e-3;
 
@@ -242,5 +247,36 @@ impl Loading {
     fn consumed(&self, samples_per_second: f64, batch_size: usize) -> Consumption {
         let workers_needed = samples_per_second / self.samples_per_second_per_worker;
         Consumption { samples_per_second, batch_size, workers_needed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_is_bound_by_input_where_steps_wait_and_loading_is_not_clearly_faster() {
+        let is_bound = |waiting: f64, loaded: f64, taken: Option<f64>| {
+            let loading = Loading {
+                model: String::new(),
+                data: String::new(),
+                unit: "images",
+                workers: 1,
+                batch_size: 1,
+                samples: 1,
+                seconds: 1.0,
+                samples_per_second: loaded,
+                samples_per_second_per_worker: loaded,
+                stage_ms_per_sample: Vec::new(),
+            };
+            let model = taken.map(|taken| loading.consumed(taken, 1));
+            Together { samples_per_second: 1.0, batch_size: 1, steps: 1, waiting }
+                .is_input_bound(&loading, model.as_ref())
+        };
+        assert!(!is_bound(0.08, 78_459.0, Some(338.0)));
+        assert!(!is_bound(0.08, 125.0, Some(100.0)));
+        assert!(is_bound(0.08, 124.0, Some(100.0)));
+        assert!(is_bound(0.08, 124.0, None));
+        assert!(!is_bound(0.04, 50.0, Some(100.0)));
     }
 }

@@ -136,8 +136,9 @@ pub fn run(options: &Options, mut notify: impl FnMut(&str)) -> Result<Outcome, Q
 fn describe(examination: &Examination, notify: &mut impl FnMut(&str)) {
     let Examination { machine, limits, .. } = examination;
     let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
-    let (cpu, threads, isa) = (&machine.cpu, machine.threads, &machine.instruction_set);
-    notify(&format!("    {cpu}, {threads} threads, {isa}: {gflops} GFLOP/s in fp32, {gbytes} GB/s from memory"));
+    let (cpu, isa) = (&machine.cpu, &machine.instruction_set);
+    let threads = show::counted(machine.threads as u64, "thread");
+    notify(&format!("    {cpu}, {threads}, {isa}: {gflops} GFLOP/s in fp32, {gbytes} GB/s from memory"));
     for advice in &examination.advice {
         notify(&format!("    {}: {}", advice.problem, advice.action));
     }

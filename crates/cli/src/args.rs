@@ -189,7 +189,7 @@ pub(crate) fn command() -> clap::Command {
 /// It is wrong, or asks for help.
 pub(crate) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut command = command();
-    let given = command.try_get_matches_from_mut(line)?;
+    let given = command.try_get_matches_from_mut(without_help_command(line))?;
     refuse_unread(&mut command, &given)?;
     Cli::from_arg_matches(&given)
 }
@@ -198,6 +198,16 @@ pub(crate) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, cla
 fn common_options() -> Vec<String> {
     let common = Common::augment_args(clap::Command::new("common"));
     common.get_arguments().map(|option| option.get_id().to_string()).collect()
+}
+
+/// `bessemer help COMMAND` as `bessemer COMMAND --help`.
+fn without_help_command(line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = line.into_iter().collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
 }
 
 /// # Errors
@@ -652,6 +662,20 @@ pub(crate) fn sentence(hint: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_is_a_command_too() {
+        let help = |line: &str| {
+            let error = parse(line.split(' ').map(OsString::from)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DisplayHelp, "{line}");
+            error.to_string()
+        };
+        for (asked, same) in [("x help", "x --help"), ("x help data shapes", "x data shapes --help")] {
+            assert_eq!(help(asked), help(same));
+        }
+        let unknown = parse(["x", "help", "trian"].map(OsString::from)).unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::InvalidSubcommand);
+    }
 
     #[test]
     fn the_commands_are_well_formed() {

@@ -223,7 +223,33 @@ pub(crate) fn tell_command_line(error: &clap::Error, words: impl Iterator<Item =
 /// What the command-line parser says, without its advertisement of usage.
 pub(crate) fn command_line(rendered: &str) -> String {
     let said = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    format!("{}; see --help", joined(&said.collect::<Vec<_>>().join("\n")))
+    format!("{}; see --help", in_words(&joined(&said.collect::<Vec<_>>().join("\n"))))
+}
+
+/// What the parsers of numbers say of a value, in plain words.
+fn in_words(said: &str) -> String {
+    const PARSERS: [(&str, &str); 6] = [
+        ("invalid digit found in string", "it must be a whole number"),
+        ("invalid float literal", "it must be a number"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("number too small to fit in target type", "the number is too small"),
+        ("cannot parse integer from empty string", "it must be a whole number"),
+        ("cannot parse float from empty string", "it must be a number"),
+    ];
+    let mut words = said.to_owned();
+    for (parser, plain) in PARSERS {
+        words = words.replace(parser, plain);
+    }
+    // A range of Rust, such as 0..=4294967295 or 1.., as far as it is all that follows.
+    let Some((before, range)) = words.split_once(" is not in ") else { return words };
+    let is_limit = |limit: &str| limit.parse::<i128>().is_ok();
+    match range.split_once("..=").or_else(|| range.split_once("..")) {
+        Some((low, "")) if is_limit(low) => format!("{before} is not a whole number of at least {low}"),
+        Some((low, high)) if is_limit(low) && is_limit(high) => {
+            format!("{before} is not a whole number of {low} to {high}")
+        }
+        _ => words,
+    }
 }
 
 /// Lines in one, without the source excerpts that TOML errors draw.
@@ -272,6 +298,18 @@ mod tests {
             "error: the following required arguments were not provided:\n  <MODEL>\n\nUsage: x <MODEL>\n\nFor more";
         let expected = "error: the following required arguments were not provided: <MODEL>; see --help";
         assert_eq!(command_line(rendered), expected);
+    }
+
+    #[test]
+    fn parsers_of_numbers_are_told_in_words() {
+        let value = |why: &str| command_line(&format!("error: invalid value 'x' for '--seed <N>': {why}\n\nUsage: x"));
+        let told = |words: &str| format!("error: invalid value 'x' for '--seed <N>': {words}; see --help");
+        assert_eq!(value("invalid digit found in string"), told("it must be a whole number"));
+        assert_eq!(value("invalid float literal"), told("it must be a number"));
+        let [seed, steps] = ["-1 is not in 0..=4294967295", "0 is not in 1.."].map(value);
+        assert_eq!(seed, told("-1 is not a whole number of 0 to 4294967295"));
+        assert_eq!(steps, told("0 is not a whole number of at least 1"));
+        assert_eq!(value("this is not in a..b"), told("this is not in a..b"));
     }
 
     #[test]

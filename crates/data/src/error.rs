@@ -91,7 +91,7 @@ impl DataError {
 
     /// Of reading.
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { path: path.to_owned(), action, source }
+        move |source| Self::Io { path: path.to_owned(), action, source: of_reading(source) }
     }
 
     /// Of making, writing, renaming and removing.
@@ -114,6 +114,14 @@ impl DataError {
 
     pub(crate) fn option(name: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
         Self::Option { name, value: value.to_string(), expected: expected.into() }
+    }
+}
+
+/// An error of reading, in plain words where it is that a folder stands where a file is expected.
+fn of_reading(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::IsADirectory => io::Error::new(error.kind(), "it is a folder; a file is expected"),
+        _ => error,
     }
 }
 
@@ -166,6 +174,13 @@ mod tests {
         assert!(!is_usage(ResultsWriter::create(&missing)));
         assert!(!is_usage(ShardWriter::create(missing)));
         assert!(!is_usage(Predictions { questions: Vec::new() }.write(&file)));
+    }
+
+    #[test]
+    fn a_folder_in_place_of_a_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = crate::read_text(folder.path()).unwrap_err().to_string();
+        assert!(error.ends_with(": cannot read the file: it is a folder; a file is expected"), "{error}");
     }
 
     #[cfg(target_os = "linux")]

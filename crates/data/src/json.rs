@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::DataError;
 use crate::utf8::without_mark;
+use crate::wording::plain_message;
 
 /// Reads the content of a JSON file.
 ///
@@ -24,8 +25,8 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &s
         let error = error.into_inner();
         let problem = match (error.is_data(), place.as_str()) {
             (false, _) => syntax(bytes, &error),
-            (true, ".") => error.to_string(),
-            (true, place) => format!("{place}: {error}"),
+            (true, ".") => plain_message(&error.to_string()),
+            (true, place) => format!("{place}: {}", plain_message(&error.to_string())),
         };
         DataError::layout(path, problem, expected)
     })?;
@@ -60,7 +61,7 @@ mod tests {
         assert_eq!(read("[1,\n 2, x]"), "f.json: not JSON: expected value at line 2 column 5; expected numbers");
         assert_eq!(
             read("[1, true]"),
-            "f.json: [1]: invalid type: boolean `true`, expected f64 at line 1 column 8; expected numbers"
+            "f.json: [1]: invalid type: boolean `true`, expected a number at line 1 column 8; expected numbers"
         );
         assert_eq!(read("[1] 2"), "f.json: not JSON: trailing characters at line 1 column 5; expected numbers");
         assert!(read("[1, 1e999]").contains("number out of range at line 1 column 9"));

@@ -50,6 +50,7 @@ pub mod tfrecord;
 mod two_tap;
 mod utf8;
 mod verify;
+mod wording;
 
 pub use augment::{CropDraw, RandomResizedCrop, ResizeCentreCrop, ShareBox, Transform};
 pub use binary::{BinaryImages, BinaryOfFolder, WrittenBinary};
@@ -86,3 +87,4 @@ pub use synthetic::{Synthetic, SyntheticObjects};
 pub use target::{Label, SampleTarget};
 pub use utf8::read_text;
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};
+pub use wording::plain_message;

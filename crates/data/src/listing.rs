@@ -79,6 +79,13 @@ impl Listing {
         self.folder.join(&self.classes[file.class as usize]).join(&file.name)
     }
 
+    /// Number of pictures beside the folders of the classes, which are of no class and are not read.
+    pub(crate) fn pictures_of_no_class(&self) -> Result<usize, DataError> {
+        let entries = visible_entries(&self.folder)?;
+        let is_picture = |name: &&OsString| has_image_ending(Path::new(name)) && self.folder.join(name).is_file();
+        Ok(entries.iter().filter(is_picture).count())
+    }
+
     /// SHA-256 over class, name and size of every file, in order.
     pub(crate) fn hash(&self) -> String {
         let mut hasher = Sha256::new();

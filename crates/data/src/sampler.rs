@@ -96,7 +96,9 @@ impl Sampler {
             return Err(DataError::option("batch size", 0, "at least 1"));
         }
         if options.drop_last && options.batch_size > samples {
-            let expected = format!("at most the {samples} samples of the data set, as incomplete batches are dropped");
+            let expected = format!(
+                "at most the {samples} samples of the data set, as incomplete batches are dropped: --set train.batch_size={samples}"
+            );
             return Err(DataError::option("batch size", options.batch_size, expected));
         }
         Ok(Self { samples: count, options })
@@ -159,6 +161,7 @@ mod tests {
         assert!(Sampler::new(3, SamplerOptions::eval(4)).is_ok());
         let error = Sampler::new(3, SamplerOptions::train(4, 0)).unwrap_err();
         assert!(error.to_string().starts_with("batch size is 4, expected at most the 3 samples"));
+        assert!(error.to_string().ends_with("--set train.batch_size=3"));
         assert!(Sampler::new(3, SamplerOptions::train(0, 0)).is_err());
         assert!(Sampler::new(0, SamplerOptions::eval(1)).is_err());
     }

@@ -35,6 +35,8 @@ pub struct SplitReport {
     pub smallest: Option<(u32, u32)>,
     /// That of the image with the most pixels.
     pub largest: Option<(u32, u32)>,
+    /// Pictures beside folders of classes, which are of no class and are not read.
+    pub of_no_class: usize,
     /// In the order of the data set.
     pub damaged: Vec<DamagedFile>,
 }
@@ -68,8 +70,11 @@ pub fn verify(
     let total = train.len() + val.len();
     let done = AtomicUsize::new(0);
     let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-    let check = |listing: &Listing| split_report(listing, decode_all(listing, workers, &advance));
-    Ok(VerifyReport { train: check(&train), val: check(&val) })
+    let check = |listing: &Listing| {
+        let report = split_report(listing, decode_all(listing, workers, &advance));
+        Ok(SplitReport { of_no_class: listing.pictures_of_no_class()?, ..report })
+    };
+    Ok(VerifyReport { train: check(&train)?, val: check(&val)? })
 }
 
 pub(crate) type Outcome = Result<ImageInfo, DataError>;
@@ -114,6 +119,7 @@ impl SplitReport {
             misnamed: 0,
             smallest: None,
             largest: None,
+            of_no_class: 0,
             damaged: Vec::new(),
         }
     }

@@ -24,6 +24,8 @@ pub use classifier::{
 pub use model::{Model, Summary, flops};
 pub use weights::{ExternalTensor, WeightNames, WeightsError, load_into};
 
+use std::borrow::Cow;
+
 /// What can be wrong with a request for a model.
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
@@ -31,7 +33,7 @@ pub enum ModelError {
     #[error("there is no model `{name}`; there are {known}")]
     Unknown { name: String, known: String },
     #[error("{setting} is {value}; {allowed}")]
-    Setting { setting: &'static str, value: String, allowed: &'static str },
+    Setting { setting: &'static str, value: String, allowed: Cow<'static, str> },
     #[error(transparent)]
     Graph(#[from] bessemer_ir::GraphError),
 }

@@ -151,11 +151,7 @@ impl<W: Write> DllWriter<W> {
         for name in always.iter().chain(summary) {
             let shared = all.iter().find(|(metric, _, _)| metric == name.shared);
             let (_, unit, format) = *shared.expect("a reference name of something that is logged");
-            let unit = match name.factor {
-                1.0 => unit,
-                factor if factor > 1.0 => Scale::Fraction.unit(),
-                _ => Scale::Plain.unit(),
-            };
+            let unit = if name.factor == 1.0 { unit } else { Scale::Plain.unit() };
             all.push((name.reference.to_owned(), unit, format));
         }
         for (metric, unit, format) in all {

@@ -20,6 +20,7 @@ mod number;
 mod onnx;
 pub mod progress;
 mod provenance;
+pub mod quantities;
 pub mod ranks;
 pub mod recipe;
 mod resume;

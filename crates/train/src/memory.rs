@@ -2,11 +2,13 @@
 
 use crate::error::TrainError;
 use crate::machine::available_memory;
+use crate::quantities::bytes as shown_bytes;
 use bessemer_cuda::OutOfMemory;
 use bessemer_cuda::sheet::scratch_bytes;
 use bessemer_ir::plan::Plan;
 use bessemer_ir::run::{Device, RunError};
 use std::convert::Infallible;
+use std::io;
 
 /// Memory of a plan and of its state, on a GPU with that of libraries, at most.
 pub fn plan_bytes(plan: &Plan) -> u64 {
@@ -15,16 +17,30 @@ pub fn plan_bytes(plan: &Plan) -> u64 {
 
 /// A step whose batch does not fit into the memory of its device.
 #[derive(Debug, thiserror::Error)]
-#[error("{source}; a batch of {batch_size} does not fit, {} ({setting})", what_fits(*largest))]
+#[error("{problem}; a batch of {batch_size} does not fit, {} ({setting})", what_fits(*largest))]
 pub struct BatchTooLarge {
     /// What there is no memory for.
-    pub source: RunError,
+    pub problem: String,
     /// Samples of the batch.
     pub batch_size: usize,
     /// The largest batch whose plan fits, or one that is smaller by 2 % at most; `None` if not even one sample does.
     pub largest: Option<usize>,
     /// The option or field that sets the batch.
     pub setting: &'static str,
+}
+
+/// Of a step that found no memory, where so many bytes are free for it. What a GPU says is more.
+fn problem(error: &RunError, free: u64) -> String {
+    match error {
+        RunError::Memory { what, bytes, source } if !is_of_gpu(source) => {
+            format!("no memory for {what}: it needs {}, {} are free", shown_bytes(*bytes as u64), shown_bytes(free))
+        }
+        error => error.to_string(),
+    }
+}
+
+fn is_of_gpu(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<OutOfMemory>())
 }
 
 fn what_fits(largest: Option<usize>) -> String {
@@ -67,7 +83,7 @@ impl Batch {
         let Ok(largest) = largest_batch(limit, batch_size, CLOSE, look);
         match largest {
             Some(largest) if largest >= batch_size => Err(error),
-            _ => Ok(Box::new(BatchTooLarge { source: error, batch_size, largest, setting })),
+            _ => Ok(Box::new(BatchTooLarge { problem: problem(&error, limit), batch_size, largest, setting })),
         }
     }
 
@@ -203,6 +219,14 @@ const MOST_SAMPLES: usize = 1 << 24;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_told_in_large_units() {
+        let source = io::ErrorKind::OutOfMemory.into();
+        let error = RunError::Memory { what: "the plan's arena", bytes: 294_528_205_632, source };
+        let expected = "no memory for the plan's arena: it needs 295 GB, 23.3 GB are free";
+        assert_eq!(problem(&error, 23_300_000_000), expected);
+    }
 
     /// What the search finds in so many looks, and the largest of all batches that fit.
     fn found(limit: u64, start: usize, need: Needed<'_>) -> (Option<usize>, usize) {

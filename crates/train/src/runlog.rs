@@ -59,8 +59,7 @@ impl RunLog {
         let resumed = EventWriter::resume(&run.events(), step)?;
         let mut log = Self::start(run, metric_schema, resumed.writer, &resumed.kept, Some(step), progress)?;
         if !resumed.damaged.is_empty() {
-            let lines: Vec<String> = resumed.damaged.iter().map(usize::to_string).collect();
-            log.warning(&format!("{}: dropped unreadable lines: {}", run.events().display(), lines.join(", ")))?;
+            log.warning(&format!("{}: {}", run.events().display(), dropped(&resumed.damaged)))?;
         }
         Ok(log)
     }
@@ -248,6 +247,17 @@ impl RunLog {
     }
 }
 
+/// What became of lines with these numbers.
+fn dropped(lines: &[usize]) -> String {
+    match lines {
+        [line] => format!("line {line} cannot be read and is dropped"),
+        lines => {
+            let numbers: Vec<String> = lines.iter().map(usize::to_string).collect();
+            format!("the lines {} cannot be read and are dropped", numbers.join(", "))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,6 +372,12 @@ mod tests {
         let events = read_events(&resumed.events()).unwrap();
         assert!(events[6].header.elapsed >= elapsed, "time goes on");
         assert_eq!(fs::read_dir(resumed.tensorboard()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn lines_that_are_dropped_are_named_by_number() {
+        assert_eq!(dropped(&[36]), "line 36 cannot be read and is dropped");
+        assert_eq!(dropped(&[3, 36]), "the lines 3, 36 cannot be read and are dropped");
     }
 
     #[test]

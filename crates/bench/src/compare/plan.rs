@@ -4,27 +4,29 @@ use super::CompareError;
 use crate::measure::{CLIP_OPTION, options_of};
 use crate::peers::protocol::{group_of, outputs_of};
 use crate::workload::{DetectorOutputs, Mode, StepSettings};
+use bessemer_data::{plain_message, read_text};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs;
 use std::path::Path;
+use toml::{Table, Value};
 
 /// A plan file. What it says at its top holds for all parts that do not say otherwise; without parts it is one itself.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Settings of all parts, unless a part has its own.
-    #[serde(flatten)]
     pub common: Part,
     /// The `[[part]]` tables of the file, in order.
-    #[serde(default, rename = "part")]
     pub parts: Vec<Part>,
 }
 
+/// Name of the tables of parts.
+const PARTS: &str = "part";
+
 /// Models by modes by batch sizes by precisions, of some frameworks.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Part {
     /// Names of models; `None` takes the plan's.
     pub models: Option<Vec<String>>,
@@ -68,7 +70,7 @@ pub enum Fusion {
 
 /// A number, or the largest that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "toml::Value", into = "String")]
+#[serde(try_from = "Value", into = "String")]
 pub enum BatchSize {
     /// Exactly this many samples of a step.
     Of(usize),
@@ -88,12 +90,12 @@ impl std::str::FromStr for BatchSize {
     }
 }
 
-impl TryFrom<toml::Value> for BatchSize {
+impl TryFrom<Value> for BatchSize {
     type Error = String;
 
-    fn try_from(value: toml::Value) -> Result<Self, String> {
+    fn try_from(value: Value) -> Result<Self, String> {
         match value {
-            toml::Value::String(text) => text.parse(),
+            Value::String(text) => text.parse(),
             other => other.to_string().parse(),
         }
     }
@@ -179,9 +181,19 @@ impl Plan {
     /// # Errors
     /// A file that cannot be read or has something unknown in it.
     pub fn load(path: &Path) -> Result<Plan, CompareError> {
-        let problem = |problem: &dyn fmt::Display| CompareError::Plan(format!("{}: {problem}", path.display()));
-        let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
-        toml::from_str(&text).map_err(|error: toml::de::Error| problem(&error.message()))
+        let text = read_text(path).map_err(|error| CompareError::Plan(error.to_string()))?;
+        Self::parse(&text).map_err(|problem| CompareError::Plan(format!("{}: {problem}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Plan, String> {
+        let problem = |error: toml::de::Error| plain_message(error.message());
+        let mut top: Table = text.parse().map_err(problem)?;
+        let parts = top.remove(PARTS).map_or_else(|| Ok(Vec::new()), Value::try_into).map_err(problem)?;
+        let of_top = |error| match problem(error) {
+            unknown if unknown.starts_with("unknown field") => format!("{unknown}, or tables [[{PARTS}]]"),
+            other => other,
+        };
+        Ok(Plan { common: top.try_into().map_err(of_top)?, parts })
     }
 
     /// All groups, in order.
@@ -304,8 +316,7 @@ mod tests {
     use super::*;
 
     fn plan(text: &str) -> Result<Vec<Group>, String> {
-        let plan: Plan = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        plan.groups(&Usual::FULL).map_err(|error| error.to_string())
+        Plan::parse(text)?.groups(&Usual::FULL).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -364,7 +375,10 @@ mod tests {
             ("models = ['resnet20-cifar']\nframeworks = ['x']", "not compared"),
             ("models = ['resnet50']\nframeworks = ['x']\nsteps = 0", "steps is 0"),
             ("models = ['resnet50']\nframeworks = ['x']\nbatch_sizes = [0]", "no batch size"),
-            ("models = ['resnet50']\nframeworks = ['x']\nspeed = 1", "speed"),
+            ("speed = 1", "unknown field `speed`, expected one of `models`, `modes`, `frameworks`"),
+            ("speed = 1", "`outputs`, or tables [[part]]"),
+            ("[[part]]\nspeed = 1", "unknown field `speed`, expected one of `models`"),
+            ("steps = 'four'", "invalid type: string \"four\", expected a whole number, 0 or more"),
         ] {
             let error = plan(text).unwrap_err();
             assert!(error.contains(expected), "{expected} is missing in: {error}");

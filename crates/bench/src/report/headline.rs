@@ -105,16 +105,11 @@ fn speed(result: &BenchResult) -> Figure {
     figure(show::significant(result.throughput, 4), &*result.unit)
 }
 
-/// `1 thread`, `2 threads`.
-fn count_of(count: u64, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
 fn device(result: &BenchResult) -> String {
     let count = result.devices * result.nodes;
     let several = if count > 1 { format!("{count} x ") } else { String::new() };
     match result.device.as_str() {
-        "cpu" => format!("{several}{}, {}", result.device_name, count_of(result.threads, "thread")),
+        "cpu" => format!("{several}{}, {}", result.device_name, show::counted(result.threads, "thread")),
         _ => format!("{several}{}", result.device_name),
     }
 }
@@ -193,13 +188,14 @@ fn of_run(run: &Run) -> Option<Headline> {
     let bad = |value: String, label: &str| Figure { value, label: label.to_owned(), tone: Tone::Bad };
     figures.extend(state.map(|state| bad(state.to_owned(), "state of the run")));
     let warnings = run.warnings.len() as u64;
-    figures.extend((warnings > 0).then(|| bad(count_of(warnings, "warning"), "see the run's settings and totals")));
+    figures
+        .extend((warnings > 0).then(|| bad(show::counted(warnings, "warning"), "see the run's settings and totals")));
     Some(Headline {
         title: field("/model/name").unwrap_or_else(|| run.name.clone()),
         work: [vec![format!("run {}", run.name)], settings(&info.recipe)].concat().join(", "),
         device: match (info.device.as_str(), info.machine.cpu.as_str()) {
             ("" | "cpu", "") => String::new(),
-            ("" | "cpu", cpu) => format!("{cpu}, {}", count_of(info.threads, "thread")),
+            ("" | "cpu", cpu) => format!("{cpu}, {}", show::counted(info.threads, "thread")),
             (device, _) => device.to_owned(),
         },
         figures,

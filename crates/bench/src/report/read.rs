@@ -3,7 +3,7 @@
 use super::{Report, ReportError, Run, streams};
 use crate::doctor::Examination;
 use crate::samples;
-use bessemer_train::events::{Event, EventBody, read_events};
+use bessemer_train::events::{Event, EventBody, read_events, read_sound_events};
 use bessemer_train::tasks::class_scores;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ pub(crate) const MACHINE_FILE: &str = "machine.json";
 /// Reads run folders, folders that hold runs or measurements, files of measurements, and DLLogger streams.
 ///
 /// # Errors
-/// A path that is none of these; a log that cannot be read, by line.
+/// A path that is none of these; a file of measurements that cannot be read, by line. Of the log of a run, lines that cannot be read are left
+/// out, with a warning.
 pub fn read(paths: &[PathBuf]) -> Result<Report, ReportError> {
     let mut report = Report::default();
     for path in paths {
@@ -55,11 +56,13 @@ fn take(path: &Path, report: &mut Report) -> Result<bool, ReportError> {
         }
         let events = read_events(path)?;
         let is_any = !events.is_empty();
-        take_events(path.to_owned(), events, report);
+        take_events(path.to_owned(), events, Vec::new(), report);
         return Ok(is_any);
     }
     if path.join(EVENTS_FILE).is_file() {
-        take_events(path.to_owned(), read_events(&path.join(EVENTS_FILE))?, report);
+        let (events, damaged) = read_sound_events(&path.join(EVENTS_FILE))?;
+        let warnings = damaged.iter().map(|damage| format!("a line of the log is left out: {damage}")).collect();
+        take_events(path.to_owned(), events, warnings, report);
         return Ok(true);
     }
     let mut found = false;
@@ -87,11 +90,11 @@ fn examination(path: &Path) -> Result<Option<Examination>, ReportError> {
     Ok(serde_json::from_str(&text).ok())
 }
 
-/// Measurements go to the report, all else to a run at `path`.
-fn take_events(path: PathBuf, events: Vec<Event>, report: &mut Report) {
+/// Measurements go to the report, all else to a run at `path`, of which there may be warnings.
+fn take_events(path: PathBuf, events: Vec<Event>, warnings: Vec<String>, report: &mut Report) {
     let predictions = path.join("predictions");
     let (samples, classes) = (samples::read(&predictions), class_scores::read(&predictions));
-    let mut run = Run { samples, classes, path, ..Run::default() };
+    let mut run = Run { samples, classes, path, warnings, ..Run::default() };
     let mut is_run = false;
     for event in events {
         let time = event.header.time;

@@ -190,7 +190,7 @@ impl PublishedTable {
     fn head(&self, result: &BenchResult) -> [String; 5] {
         [
             label(result),
-            format!("{}, {} threads", result.device_name, result.threads),
+            format!("{}, {}", result.device_name, show::counted(result.threads, "thread")),
             result.batch_size.to_string(),
             result.precision.clone(),
             show::significant(result.throughput, 4),

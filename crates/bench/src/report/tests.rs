@@ -353,6 +353,22 @@ fn what_is_no_run_is_an_error() {
     assert!(error(bad).contains("bad.jsonl: line 1: not an event"));
 }
 
+#[test]
+fn damaged_lines_of_a_run_are_left_out_with_a_warning() {
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("run/events.jsonl");
+    fs::create_dir(folder.path().join("run")).unwrap();
+    let sound = fs::read_to_string(sample_folder().path().join("training/events.jsonl")).unwrap();
+    fs::write(&log, sound.replacen('\n', "\n{\"v\":1,\"kind\":\n", 1)).unwrap();
+    let report = read(&[folder.path().join("run")]).unwrap();
+    let warnings = &report.runs[0].warnings;
+    assert!(warnings[0].contains("events.jsonl: line 2: not an event"), "{warnings:?}");
+    assert!(!report.runs[0].steps.is_empty());
+    fs::write(&log, "no\nevents\n").unwrap();
+    let error = read(&[folder.path().join("run")]).unwrap_err().to_string();
+    assert!(error.contains("events.jsonl: line 1: not an event"), "{error}");
+}
+
 fn compared(framework: &str, throughput: f64, work: WorkCheck, ratio: Option<Ratio>) -> BenchResult {
     let run = |throughput: f64| BenchRun { throughput, others_busy: Some(0.2), ..BenchRun::default() };
     BenchResult {

@@ -169,7 +169,7 @@ fn examined(examination: &Examination) -> Facts {
     let Examination { machine, limits, gpu, .. } = examination;
     let mut facts = vec![
         ("processor", machine.cpu.clone()),
-        ("processors", format!("{}, {} threads in use", machine.processors, machine.threads)),
+        ("processors", format!("{}, {} in use", machine.processors, show::counted(machine.threads as u64, "thread"))),
         ("instruction set", machine.instruction_set.clone()),
         ("peak fp32", format!("{} GFLOP/s (measured)", show::significant(limits.fp32_gflops, 3))),
         ("memory reads", format!("{} GB/s (measured)", show::significant(limits.read_gbytes, 3))),
@@ -189,7 +189,7 @@ fn run_machine(run: &Run) -> Option<Facts> {
     let machine = &info.machine;
     let mut facts = vec![
         ("processor", machine.cpu.clone()),
-        ("processors", format!("{}, {} threads in use", machine.cores, info.threads)),
+        ("processors", format!("{}, {} in use", machine.cores, show::counted(info.threads, "thread"))),
         ("instruction set", machine.isa.clone()),
         ("system", machine.os.clone()),
     ];
@@ -390,7 +390,7 @@ fn bench_row(result: &BenchResult) -> BenchRow {
     BenchRow {
         framework: format!("{} {}", result.framework, result.framework_version),
         precision: result.precision.clone(),
-        device: format!("{} ({} threads)", result.device, result.threads),
+        device: format!("{} ({})", result.device, show::counted(result.threads, "thread")),
         batch_size: result.batch_size,
         options: options.map(|(name, value)| format!("{name} {value}").replace('"', "")).collect(),
         throughput: show::significant(result.throughput, 3),

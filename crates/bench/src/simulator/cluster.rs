@@ -106,6 +106,8 @@ pub enum ClusterError {
     #[error("the cluster ({description}) has {available} devices (nodes x devices of each), not {ranks}")]
     Ranks { description: String, available: Ranks, ranks: Ranks },
     #[error(transparent)]
+    Read(#[from] bessemer_data::DataError),
+    #[error(transparent)]
     Model(#[from] bessemer_models::ModelError),
     #[error(transparent)]
     Device(#[from] bessemer_train::DeviceError),

@@ -5,6 +5,7 @@
 //! which must bring the samples of a step within the step. `docs/simulator.md` has the formulas and how they compare with
 //! published tables.
 
+use bessemer_data::{plain_message, read_text};
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_train::stats::mean;
 use serde::{Deserialize, Serialize};
@@ -155,8 +156,11 @@ impl StepProfile {
     /// [`ClusterError`] if the file cannot be read, is not a profile, or is inconsistent.
     pub fn read(path: &Path) -> Result<StepProfile, ClusterError> {
         let invalid = |problem: String| ClusterError::Profile { path: path.to_owned(), problem };
-        let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
-        let profile: StepProfile = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        let not_one = |error: serde_json::Error| {
+            let problem = plain_message(&error.to_string());
+            invalid(format!("{problem}; expected a profile as `bench train --step-profile FILE` writes it"))
+        };
+        let profile: StepProfile = serde_json::from_str(&read_text(path)?).map_err(not_one)?;
         profile.check().map_err(|problem| invalid(problem.to_owned()))?;
         Ok(profile)
     }

@@ -57,9 +57,11 @@ pub(super) fn converse(predictor: &mut dyn Predictor, form: Form, common: &Commo
         }
     };
     prompt();
+    let mut asked = false;
     for (number, line) in (1..).zip(input.lines()) {
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
+            asked = true;
             let notify = common.notifier();
             let notify = |done: usize, all: usize| notify(&|| progress_line(InputKind::Questions, done, all));
             for answer in predictor.predict(&[line.trim().to_owned()], &notify)? {
@@ -67,6 +69,9 @@ pub(super) fn converse(predictor: &mut dyn Predictor, form: Form, common: &Commo
             }
         }
         prompt();
+    }
+    if !asked && !is_person {
+        bail!(Usage("no question: give --question TEXT, or lines on standard input".to_owned()));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{Table, print, print_json};
 use bessemer_bench::loading::{Consumption, Loading, PredictedConsumption, Together, loading};
-use bessemer_bench::show::significant;
+use bessemer_bench::show::{counted, significant};
 use bessemer_cuda::sheet::Sheet;
 use bessemer_data::OnBadSample;
 use bessemer_train::recipe::Override;
@@ -73,7 +73,7 @@ struct Measured {
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
     let stop = StopSignal::from_system(None)?;
-    common.notify(&format!("loading for {} s with {} threads", options.seconds, options.workers));
+    common.notify(&format!("loading for {} s with {}", options.seconds, counted(options.workers as u64, "thread")));
     let loading = loading(&recipe, Duration::from_secs(options.seconds as u64), &stop)?;
     let training_here = match options.no_step {
         true => None,
@@ -134,9 +134,9 @@ fn table(
     predicted: Option<&PredictedConsumption>,
 ) -> String {
     let Loading { unit, workers, samples, seconds, .. } = loading;
-    let threads = if *workers == 1 { "thread" } else { "threads" };
+    let threads = counted(*workers, "thread");
     let mut text = format!(
-        "loaded      {} {unit}/s with {workers} {threads}, {} each ({samples} {unit} in {seconds:.1} s, batches of {})\n",
+        "loaded      {} {unit}/s with {threads}, {} each ({samples} {unit} in {seconds:.1} s, batches of {})\n",
         significant(loading.samples_per_second, 3),
         significant(loading.samples_per_second_per_worker, 3),
         loading.batch_size,
@@ -152,13 +152,13 @@ fn table(
     if let Some(together) = together {
         let load = if *workers == 1 { "loads" } else { "load" };
         text += &format!(
-            "together    {} {unit}/s in training on these data while {workers} {threads} {load} them (batch {}, {} steps); {:.0} % of the \
+            "together    {} {unit}/s in training on these data while {threads} {load} them (batch {}, {}); {:.0} % of the \
              time the step waits for its batch: {}\n",
             significant(together.samples_per_second, 3),
             together.batch_size,
-            together.steps,
+            counted(together.steps, "step"),
             100.0 * together.waiting,
-            if together.is_input_bound() { "input-bound" } else { "not input-bound" },
+            if together.is_input_bound(loading, training) { "input-bound" } else { "not input-bound" },
         );
     }
     if let Some(PredictedConsumption { product, precision, consumption }) = predicted {

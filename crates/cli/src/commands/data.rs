@@ -7,10 +7,11 @@ use crate::args::{Common, at_least_one, output_file, output_folder};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
+use bessemer_bench::show::counted;
 use bessemer_data::shapes::{CocoFolder, Shapes, ShapesFolder};
 use bessemer_data::{
-    ClassFolder, Exif, FileFormat, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Split, SplitReport, Transform,
-    VerifyReport, contact_sheet, open_labelled, verify,
+    ClassFolder, Exif, FileFormat, ImageLayout, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Split,
+    SplitReport, Transform, VerifyReport, contact_sheet, open_labelled, verify,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -236,7 +237,15 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 fn verify_pictures(options: &VerifyFolder, common: &Common) -> anyhow::Result<()> {
     let notify = common.notifier();
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} files"));
-    let report = verify(&options.folder, common.device().threads, &progress)?;
+    let folder = &options.folder;
+    let layout = ImageLayout::of_folder(folder)?;
+    if layout != ImageLayout::Folders {
+        let (folder, layout) = (folder.display(), layout.title());
+        bail!(Usage(format!(
+            "{folder}: {layout}, not folders of classes; `bessemer data verify imagenet {folder}` checks them"
+        )));
+    }
+    let report = verify(folder, common.device().threads, &progress)?;
     if options.json {
         print_json(&report)?
     } else {
@@ -246,7 +255,8 @@ fn verify_pictures(options: &VerifyFolder, common: &Common) -> anyhow::Result<()
         return Ok(());
     }
     let damaged = report.train.damaged.len() + report.val.damaged.len();
-    bail!(Usage(format!("{}: {damaged} files cannot be read; they are listed above", options.folder.display())))
+    let folder = options.folder.display();
+    bail!(Usage(format!("{folder}: {} cannot be read, listed above", counted(damaged as u64, "file"))))
 }
 
 fn sample_pictures(options: &SampleFolder, common: &Common) -> anyhow::Result<()> {
@@ -295,6 +305,10 @@ fn splits_table<'a>(splits: impl IntoIterator<Item = (Split, &'a SplitReport)>) 
 fn verify_text(report: &VerifyReport) -> String {
     let splits = [(Split::Train, &report.train), (Split::Val, &report.val)];
     let mut text = splits_table(splits).to_string();
+    for (split, found) in splits.iter().filter(|(_, found)| found.of_no_class > 0) {
+        let (pictures, name) = (counted(found.of_no_class as u64, "picture"), split.name());
+        text += &format!("note: {pictures} directly in {name}/, in no folder of a class, not read\n");
+    }
     for damaged in splits.iter().flat_map(|(_, found)| &found.damaged) {
         text += &format!("{}\n", damaged.reason);
     }

@@ -35,7 +35,7 @@ fn text(examination: &Examination) -> String {
     fact("version", examination.version.clone());
     fact("system", machine.os.clone());
     fact("processor", machine.cpu.clone());
-    fact("processors", format!("{} ({} threads in use)", machine.processors, machine.threads));
+    fact("processors", format!("{} ({} in use)", machine.processors, show::counted(machine.threads as u64, "thread")));
     fact("instructions", format!("{} (available: {})", machine.instruction_set, machine.instruction_sets.join(", ")));
     fact("fp32 peak", format!("{} GFLOP/s, measured", show::significant(limits.fp32_gflops, 3)));
     let bf16 = limits.bf16_gflops.zip(machine.bf16.as_ref());

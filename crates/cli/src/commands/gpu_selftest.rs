@@ -2,7 +2,8 @@ use crate::args::{Common, output_file};
 use crate::output::{print, print_json, replace};
 use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
-use bessemer_bench::{programme, show::seconds};
+use bessemer_bench::programme;
+use bessemer_bench::show::{counted, seconds};
 use bessemer_cuda::selftest::{Plan, run as run_plan};
 use bessemer_train::{DeviceKind, StopSignal};
 use clap::{Args, ValueEnum};
@@ -90,7 +91,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     match test.failed() {
         0 => Ok(()),
-        failed => anyhow::bail!("{failed} of {} steps failed; they have a `problem` above", test.steps.len()),
+        failed => {
+            let steps = counted(test.steps.len() as u64, "step");
+            anyhow::bail!("{failed} of {steps} failed; what failed has a `problem` above")
+        }
     }
 }
 

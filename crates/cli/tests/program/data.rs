@@ -76,7 +76,7 @@ fn damaged_pictures_are_named() {
     let all = "--steps 5 --set schedule.warmup_epochs=0";
     let train = format!("{} shapes/ {all}", TRAIN.replace("--steps 2", ""));
     bessemer(folder.path(), &train).fails(2, &[name, "truncated", "`bessemer data verify` lists"]);
-    let verify = bessemer(folder.path(), "data verify class-folder shapes").fails(2, &["1 files cannot be read"]);
+    let verify = bessemer(folder.path(), "data verify class-folder shapes").fails(2, &["1 file cannot be read"]);
     assert!(verify.out.contains(name) && verify.out.contains("truncated"), "{}", verify.out);
     let skip = bessemer(folder.path(), &format!("{train} --on-bad-sample skip")).ok();
     assert!(skip.out.contains("1 bad samples"), "{}", skip.out);

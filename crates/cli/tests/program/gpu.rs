@@ -242,7 +242,7 @@ fn the_self_test_without_a_gpu_or_compiler_says_so() {
         let ran = bessemer(&["gpu-selftest", "--gpu-libraries", named.to_str().unwrap()], environment);
         let report: Value = serde_json::from_str(&ran.out).unwrap();
         let problem = report["steps"][0]["problem"].as_str().unwrap_or_default().to_owned();
-        (ran.fails(1, &["1 of 1 steps failed"]), problem)
+        (ran.fails(1, &["1 of 1 step failed"]), problem)
     };
     std::fs::write(folder.path().join("libcuda.so.1"), "broken").unwrap();
     let (_, problem) = run(folder.path(), &[]);

@@ -1,6 +1,6 @@
 //! Classes of a model from ids of categories.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -74,6 +74,10 @@ pub struct Classes {
 /// How many names a message lists.
 const LISTED: usize = 10;
 
+/// How classes are given any ids, in messages.
+const BY_RANK: &str =
+    "numbered by rank: --set data.category_ids=dense for recipes, --category-ids dense for `data sample coco`";
+
 /// Largest id of a category whose classes are numbered by ids.
 const MOST_RAW_ID: i64 = 9_999;
 
@@ -140,12 +144,36 @@ impl Classes {
     }
 }
 
+/// What a person should know of categories: ids that cannot number classes, and names of several.
+pub(super) fn category_notes<'a>(categories: impl Iterator<Item = (i64, &'a str)>) -> Vec<String> {
+    let mut of_name: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    let (mut least, mut most) = (i64::MAX, i64::MIN);
+    for (id, name) in categories {
+        (least, most) = (least.min(id), most.max(id));
+        of_name.entry(name).or_default().push(id);
+    }
+    let mut notes = Vec::new();
+    if least < 1 {
+        notes.push(format!("ids of categories begin at {least}, not at 1: to train on them, have classes {BY_RANK}"));
+    }
+    if most > MOST_RAW_ID {
+        notes.push(format!(
+            "ids of categories go up to {most}, beyond {MOST_RAW_ID}: to train on them, have classes {BY_RANK}"
+        ));
+    }
+    for (name, ids) in of_name.iter().filter(|(_, ids)| ids.len() > 1) {
+        let ids = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+        notes.push(format!("several categories have the name `{name}`, those with the ids {ids}"));
+    }
+    notes
+}
+
 /// The largest id of categories that are numbered by ids.
 fn largest_id(path: &Path, categories: &[Category]) -> Result<usize, DataError> {
     let is_out_of_range = |category: &&Category| !(1..=MOST_RAW_ID).contains(&category.id);
     if let Some(bad) = categories.iter().find(is_out_of_range) {
         let problem = format!("the category `{}` has id {}", bad.name, bad.id);
-        let expected = format!("ids of 1 to {MOST_RAW_ID}, or classes numbered by rank (category ids dense)");
+        let expected = format!("ids of 1 to {MOST_RAW_ID}, or classes {BY_RANK}");
         return Err(DataError::layout(path, problem, expected));
     }
     Ok(categories.iter().map(|category| category.id as usize).max().unwrap_or(0))
@@ -227,10 +255,20 @@ mod tests {
     }
 
     #[test]
+    fn ids_and_names_to_know_of_are_noted() {
+        assert!(category_notes([(1, "dog"), (9_999, "cat")].into_iter()).is_empty());
+        let notes = category_notes([(0, "dog"), (3, "cat"), (10_000, "dog")].into_iter());
+        assert!(notes[0].starts_with("ids of categories begin at 0, not at 1"), "{notes:?}");
+        assert!(notes[1].starts_with("ids of categories go up to 10000"), "{notes:?}");
+        assert_eq!(notes[2..], ["several categories have the name `dog`, those with the ids 0, 10000"]);
+    }
+
+    #[test]
     fn ids_that_cannot_number_classes_are_refused() {
         for ids in [[0, 1], [-4, 1], [1, 10_000]] {
             let error = classes(&ids, CategoryIds::Raw).unwrap_err().to_string();
-            assert!(error.starts_with("a.json: the category `c") && error.contains("dense"), "{error}");
+            assert!(error.starts_with("a.json: the category `c"), "{error}");
+            assert!(error.contains("--set data.category_ids=dense"), "{error}");
         }
         assert!(classes(&[], CategoryIds::Dense).unwrap_err().to_string().contains("no category"));
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
+use super::categories::category_notes;
 use super::{CategoryIds, CocoOptions, CocoSet, CocoSource, CocoSummary};
 use crate::detection::Framing;
 use crate::parallel::map_with;
@@ -31,6 +32,8 @@ pub struct CocoReport {
     pub smallest: Option<(u32, u32)>,
     /// That of the image with the most pixels.
     pub largest: Option<(u32, u32)>,
+    /// What a person should know of the categories.
+    pub notes: Vec<String>,
     /// Damaged images and masks, by image; each begins with the file.
     pub damaged: Vec<String>,
 }
@@ -76,7 +79,10 @@ pub fn verify(
     let counts = set.class_names().iter().cloned().zip(summary.objects_of_class.iter().copied());
     let mut classes: Vec<(String, usize)> = counts.filter(|(_, count)| *count > 0).collect();
     classes.sort_by(|(a, most), (b, other)| other.cmp(most).then_with(|| a.cmp(b)));
+    let named = (0..).zip(set.class_names());
+    let categories = named.filter_map(|(class, name)| Some((set.classes().category_id(class)?, name.as_str())));
     let mut report = CocoReport {
+        notes: category_notes(categories),
         classes,
         categories: set.classes().categories(),
         images_beyond_capacity: set.images_with_more_than(max_objects),

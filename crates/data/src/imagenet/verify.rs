@@ -27,6 +27,19 @@ pub enum ImageLayout {
 }
 
 impl ImageLayout {
+    /// That of a folder: folders of classes, where it has neither shards nor files of pixels.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed; a shard that is missing among others.
+    pub fn of_folder(root: &Path) -> Result<Self, DataError> {
+        for split in [Split::Train, Split::Val] {
+            if let Some(found) = Pictures::find(root, split)? {
+                return Ok(found.layout());
+            }
+        }
+        Ok(Self::Folders)
+    }
+
     /// What people call it.
     pub fn title(self) -> &'static str {
         match self {

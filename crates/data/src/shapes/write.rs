@@ -40,15 +40,22 @@ pub struct CocoFolder {
     pub format: FileFormat,
 }
 
+/// Errors: fewer pictures than `least` in a split; `expected` says how many there may be.
+fn check_counts(train: usize, val: usize, least: usize, expected: &str) -> Result<(), DataError> {
+    let counts =
+        [("number of pictures to train on (--train)", train), ("number of pictures to evaluate on (--val)", val)];
+    match counts.into_iter().find(|&(_, count)| count < least) {
+        None => Ok(()),
+        Some((name, count)) => Err(DataError::option(name, count, expected)),
+    }
+}
+
 impl ShapesFolder {
     /// Writes the pictures that [`Shapes`] draws. `root` must not exist yet, or be empty.
     pub fn write(&self, root: &Path) -> Result<(), DataError> {
         let classes = ShapeClass::ALL.len();
-        for count in [self.train, self.val] {
-            if count < classes {
-                return Err(DataError::option("pictures of a split", count, format!("at least {classes}")));
-            }
-        }
+        let least = format!("at least {classes}, one of each class");
+        check_counts(self.train, self.val, classes, &least)?;
         let unfinished = Unfinished::in_empty(root)?;
         for (split, count) in [(Split::Train, self.train), (Split::Val, self.val)] {
             self.write_split(&root.join(split.name()), split, count)?;
@@ -78,11 +85,7 @@ impl CocoFolder {
     ///
     /// Category ids are labels plus 1; image and annotation ids count from 1 in each split.
     pub fn write(&self, root: &Path) -> Result<(), DataError> {
-        for count in [self.train, self.val] {
-            if count == 0 {
-                return Err(DataError::option("pictures of a split", count, "at least 1"));
-            }
-        }
+        check_counts(self.train, self.val, 1, "at least 1")?;
         let unfinished = Unfinished::in_empty(root)?;
         let annotations = root.join("annotations");
         create(&annotations)?;

@@ -90,8 +90,10 @@ impl Maker for InstanceOptions {
     type Plan = Pair;
     type Made = Instance;
     const RECORDS: Format = Format::Tfrecord;
-    const LEAST_DOCUMENTS: (u32, &'static str) =
-        (2, "at least 2 in each split, as second segments are taken from other documents");
+    const LEAST_DOCUMENTS: (u32, &'static str) = (
+        2,
+        "at least 2 in each split, as second segments are taken from other documents; --heldout SHARE says how many are of val, 0 none",
+    );
 
     fn prepared(_: Format, instances: &InstanceOptions) -> Self {
         *instances

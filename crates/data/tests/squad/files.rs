@@ -62,6 +62,6 @@ fn what_is_wrong_with_a_file_is_told() {
     assert!(message("[\"a\"]").contains("invalid type: sequence, expected an object"));
     fs::write(&path, "{\"a\": \"0.5\"}").unwrap();
     let error = read_no_answer_probabilities(&path).unwrap_err().to_string();
-    assert!(error.contains("p.json: a: invalid type: string \"0.5\", expected f64"), "{error}");
+    assert!(error.contains("p.json: a: invalid type: string \"0.5\", expected a number"), "{error}");
     assert!(read_predictions(&folder.path().join("q.json")).unwrap_err().to_string().contains("cannot read the file"));
 }

@@ -3,6 +3,7 @@
 use super::init::BertInit;
 use crate::ModelError;
 use bessemer_nn::{Activation, MaskedMean};
+use std::borrow::Cow;
 
 /// Sizes, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,7 +105,7 @@ impl BertConfig {
             return Err(setting_error("num_attention_heads", self.num_attention_heads, allowed));
         }
         if sequences.length > self.max_position_embeddings {
-            let allowed = "it must be at most max_position_embeddings";
+            let allowed = format!("it must be at most {}, the positions of the model", self.max_position_embeddings);
             return Err(setting_error("sequence_length", sequences.length, allowed));
         }
         let rates = [
@@ -118,8 +119,12 @@ impl BertConfig {
     }
 }
 
-pub(crate) fn setting_error(setting: &'static str, value: impl ToString, allowed: &'static str) -> ModelError {
-    ModelError::Setting { setting, value: value.to_string(), allowed }
+pub(crate) fn setting_error(
+    setting: &'static str,
+    value: impl ToString,
+    allowed: impl Into<Cow<'static, str>>,
+) -> ModelError {
+    ModelError::Setting { setting, value: value.to_string(), allowed: allowed.into() }
 }
 
 /// Sizes of a batch.

@@ -188,7 +188,7 @@ fn check(architecture: Architecture, options: &ModelOptions, batch: usize) -> st
         (_, backbone) => Err(ModelError::Setting {
             setting: "backbone",
             value: format!("{backbone:?}"),
-            allowed: "it must be of the kind of the architecture",
+            allowed: "it must be of the kind of the architecture".into(),
         }),
     }
 }
@@ -201,7 +201,7 @@ fn check_resnet(architecture: Architecture, backbone: &resnet::Backbone) -> std:
     };
     if is_cifar && !backbone.base_width.is_multiple_of(2) {
         let value = backbone.base_width.to_string();
-        return Err(ModelError::Setting { setting: "base_width", value, allowed: "it must be even here" });
+        return Err(ModelError::Setting { setting: "base_width", value, allowed: "it must be even here".into() });
     }
     check_frozen(backbone.freeze_at, parts, allowed)
 }
@@ -210,7 +210,7 @@ fn check_efficientnet(scaling: Scaling, backbone: &efficientnet::Backbone) -> st
     for (setting, factor) in [("width", scaling.width), ("depth", scaling.depth)] {
         if !(factor > 0.0 && factor <= efficientnet::MAX_FACTOR) {
             let allowed = "it must be above 0 and at most 16";
-            return Err(ModelError::Setting { setting, value: factor.to_string(), allowed });
+            return Err(ModelError::Setting { setting, value: factor.to_string(), allowed: allowed.into() });
         }
     }
     check_rate("drop_path", backbone.drop_path)?;
@@ -221,21 +221,21 @@ fn at_least_1(setting: &'static str, value: usize) -> std::result::Result<(), Mo
     if value > 0 {
         return Ok(());
     }
-    Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1" })
+    Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1".into() })
 }
 
 fn check_rate(setting: &'static str, rate: f64) -> std::result::Result<(), ModelError> {
     if (0.0..1.0).contains(&rate) {
         return Ok(());
     }
-    Err(ModelError::Setting { setting, value: rate.to_string(), allowed: "it must be at least 0 and below 1" })
+    Err(ModelError::Setting { setting, value: rate.to_string(), allowed: "it must be at least 0 and below 1".into() })
 }
 
 fn check_frozen(freeze_at: usize, parts: usize, allowed: &'static str) -> std::result::Result<(), ModelError> {
     if freeze_at <= parts {
         return Ok(());
     }
-    Err(ModelError::Setting { setting: "freeze_at", value: freeze_at.to_string(), allowed })
+    Err(ModelError::Setting { setting: "freeze_at", value: freeze_at.to_string(), allowed: allowed.into() })
 }
 
 fn feed_images(b: &mut Builder, options: &ModelOptions, batch: usize) -> Result<Value> {

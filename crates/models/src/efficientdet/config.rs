@@ -250,8 +250,9 @@ impl DetectorOptions {
     }
 
     pub(super) fn check(&self, batch: usize) -> Result<(), ModelError> {
-        let error =
-            |setting, value: usize, allowed| Err(ModelError::Setting { setting, value: value.to_string(), allowed });
+        let error = |setting, value: usize, allowed: &'static str| {
+            Err(ModelError::Setting { setting, value: value.to_string(), allowed: allowed.into() })
+        };
         for (setting, value) in [
             ("batch_size", batch),
             ("num_classes", self.num_classes),

@@ -170,7 +170,7 @@ impl AnchorOptions {
 fn at_least_1(settings: &[(&'static str, usize)]) -> Result<(), ModelError> {
     match settings.iter().find(|(_, value)| *value == 0) {
         Some(&(setting, _)) => {
-            Err(ModelError::Setting { setting, value: "0".to_string(), allowed: "it must be at least 1" })
+            Err(ModelError::Setting { setting, value: "0".to_string(), allowed: "it must be at least 1".into() })
         }
         None => Ok(()),
     }
@@ -236,7 +236,7 @@ impl TrainingOptions {
             if positives == 0 || positives > total {
                 let value = format!("{total} with {positives} objects");
                 let allowed = "there must be at least one object, and no more objects than samples";
-                return Err(ModelError::Setting { setting, value, allowed });
+                return Err(ModelError::Setting { setting, value, allowed: allowed.into() });
             }
         }
         Ok(())
@@ -365,8 +365,9 @@ impl MaskRcnnOptions {
     }
 
     pub(super) fn check(&self, batch: usize) -> Result<(), ModelError> {
-        let error =
-            |setting, value: usize, allowed| Err(ModelError::Setting { setting, value: value.to_string(), allowed });
+        let error = |setting, value: usize, allowed: &'static str| {
+            Err(ModelError::Setting { setting, value: value.to_string(), allowed: allowed.into() })
+        };
         at_least_1(&[
             ("batch_size", batch),
             ("base_width", self.backbone.base_width),

@@ -100,21 +100,40 @@ impl EventWriter {
 /// # Errors
 /// An unreadable file; a line that is not an event of a version this program knows, by number.
 pub fn read_events(path: &Path) -> Result<Vec<Event>, EventError> {
+    read_lines(path)?.into_iter().collect()
+}
+
+/// The events of a file as [`read_events`] has them, without the lines that are none, of which it says what they are.
+///
+/// # Errors
+/// An unreadable file; the first line, where not one is an event.
+pub fn read_sound_events(path: &Path) -> Result<(Vec<Event>, Vec<EventError>), EventError> {
+    let (mut events, mut damaged) = (Vec::new(), Vec::new());
+    for line in read_lines(path)? {
+        match line {
+            Ok(event) => events.push(event),
+            Err(error) => damaged.push(error),
+        }
+    }
+    if events.is_empty() && !damaged.is_empty() {
+        return Err(damaged.swap_remove(0));
+    }
+    Ok((events, damaged))
+}
+
+/// What is in each line.
+fn read_lines(path: &Path) -> Result<Vec<Result<Event, EventError>>, EventError> {
     let mut reader = BufReader::new(File::open(path).map_err(at(path))?);
-    let mut events = Vec::new();
+    let mut lines = Vec::new();
     let mut line = Vec::new();
     loop {
         line.clear();
         reader.read_until(b'\n', &mut line).map_err(at(path))?;
         if line.last() != Some(&b'\n') {
-            return Ok(events);
+            return Ok(lines);
         }
-        let event = parse(&line).map_err(|problem| EventError::Line {
-            path: path.to_owned(),
-            line: events.len() + 1,
-            problem,
-        })?;
-        events.push(event);
+        let number = lines.len() + 1;
+        lines.push(parse(&line).map_err(|problem| EventError::Line { path: path.to_owned(), line: number, problem }));
     }
 }
 

@@ -11,7 +11,7 @@ pub use bench::{
     BenchResult, BenchRun, Comparison, KernelTime, PublishedStyle, Ratio, Scaling, ScalingKind, Simulated, SlowestRank,
     StepTimes, Together, Verdict, WorkCheck,
 };
-pub use file::{EventError, EventWriter, Resumed, read_events};
+pub use file::{EventError, EventWriter, Resumed, read_events, read_sound_events};
 
 use crate::number;
 use serde::{Deserialize, Serialize};

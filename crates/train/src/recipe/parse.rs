@@ -5,7 +5,7 @@ use super::{OptimizerRecipe, Recipe, builtin, check};
 use crate::names::closest;
 use crate::tasks::family::Family;
 use crate::tasks::registry;
-use bessemer_data::{DataError, read_text};
+use bessemer_data::{DataError, plain_message, read_text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
@@ -311,7 +311,7 @@ pub(super) fn explain(error: &serde_path_to_error::Error<toml::de::Error>) -> (S
         Some(unknown) if message.starts_with("unknown") => suggestion(unknown, quoted),
         _ => String::new(),
     };
-    (error.path().to_string(), format!("{message}{hint}"))
+    (error.path().to_string(), format!("{}{hint}", plain_message(message)))
 }
 
 /// `" (did you mean ...?)"` if a known name is close.

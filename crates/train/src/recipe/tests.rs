@@ -84,8 +84,14 @@ fn mistakes_get_one_message_with_field_value_and_range() {
         (&["train.ema_decay=0"], "train.ema_decay: 0 is not allowed; the range is above 0 to below 1"),
         (&["schedule.base_lr=nan"], "schedule.base_lr: nan is not allowed; the range is above 0 to 1000"),
         (&["data.std=[0.2, 0.0, 0.2]"], "data.std: [0.2, 0.0, 0.2] is not allowed; the range is above 0 to 1"),
-        (&["train.batch_size=many"], "train.batch_size: invalid type: string \"many\", expected u64"),
-        (&["train.batch_size=1.5"], "train.batch_size: invalid type: floating point `1.5`, expected u64"),
+        (
+            &["train.batch_size=many"],
+            "train.batch_size: invalid type: string \"many\", expected a whole number, 0 or more",
+        ),
+        (
+            &["train.batch_size=1.5"],
+            "train.batch_size: invalid type: floating point `1.5`, expected a whole number, 0 or more",
+        ),
         (&["data.crop_scale=[0.5]"], "data.crop_scale: invalid length 1, expected an array of length 2"),
         (&["data.crop_scale=[0.5, 0.1]"], "data.crop_scale: [0.5, 0.1] must be in ascending order"),
         (&["data.eval_resize=200"], "data.eval_resize: 200 is smaller than data.eval_image_size = 224"),

@@ -6,7 +6,7 @@ use bessemer_data::{IMAGE_ENDINGS, has_image_ending};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files that inputs name: those of folders and of the folders in them, by name; those that a pattern such as `photos/*.jpg`
+/// The files that inputs name: those of folders and of the folders in them, and links to files, by name; those that a pattern such as `photos/*.jpg`
 /// matches; and all others as they are.
 pub(super) fn picture_files(inputs: &[String]) -> EachInput<PathBuf> {
     let mut found = Vec::new();
@@ -38,7 +38,7 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
     for path in paths {
         if path.is_dir() {
             images.extend(images_in(&path)?);
-        } else if has_image_ending(&path) {
+        } else if is_picture(&path) {
             images.push(path);
         }
     }
@@ -48,5 +48,31 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
 fn matching(pattern: &str) -> Result<Vec<PathBuf>, TrainError> {
     let paths = glob::glob(pattern);
     let paths = paths.map_err(|error| TrainError::setting("the input", pattern, error.to_string()))?;
-    Ok(paths.flatten().filter(|path| has_image_ending(path)).collect())
+    Ok(paths.flatten().filter(|path| is_picture(path)).collect())
+}
+
+/// Whether a path is a file, or a link to one, with the ending of a picture. What is read of a pipe or of a device may never end.
+fn is_picture(path: &Path) -> bool {
+    has_image_ending(path) && path.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_and_patterns_name_files_and_links_to_files_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a.jpg"), "").unwrap();
+        std::os::unix::fs::symlink(at("a.jpg"), at("b.jpg")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("c.jpg")).unwrap();
+        fs::write(at("d.txt"), "").unwrap();
+        let named = |input: &Path| -> Vec<PathBuf> {
+            picture_files(&[input.display().to_string()]).into_iter().map(Result::unwrap).collect()
+        };
+        assert_eq!(named(folder.path()), [at("a.jpg"), at("b.jpg")]);
+        assert_eq!(named(&at("*.jpg")), [at("a.jpg"), at("b.jpg")]);
+    }
 }

@@ -269,6 +269,9 @@ fn report_text(report: &CocoReport, max_objects: usize) -> String {
     let more = report.classes.len().saturating_sub(CLASSES_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     text += &format!("most frequent: {}{more}\n", listed.join(", "));
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
     for box_left_out in &summary.first_without_area {
         text += &format!("without area: {box_left_out}\n");
     }

@@ -5,6 +5,7 @@ use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
+use bessemer_bench::show::counted;
 use bessemer_data::text::{
     Documents, ElectraInstance, ElectraOptions, ElectraSet, Format, Import, Instance, InstanceOptions, PairMasking,
     Preparation, PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
@@ -315,7 +316,9 @@ pub(super) fn run_verify(options: &VerifyFolder, common: &Common) -> anyhow::Res
     }
     match report.problems.len() {
         0 => Ok(()),
-        count => bail!(Usage(format!("{}: {count} problems, listed above", options.folder.display()))),
+        count => {
+            bail!(Usage(format!("{}: {}, listed above", options.folder.display(), counted(count as u64, "problem"))))
+        }
     }
 }
 

@@ -3,12 +3,12 @@ use crate::class_table::class_table;
 use crate::failure::Usage;
 use crate::output::{Csv, Table, print, print_json};
 use bessemer_data::coco::{Instances, Results};
+use bessemer_data::read_text;
 use bessemer_metrics::coco::{CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
 use bessemer_train::tasks::class_scores::ClassScores;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -122,7 +122,7 @@ fn read(options: &Options) -> anyhow::Result<(Instances, Results)> {
 
 /// The ids of the images that a file lists.
 fn listed_images(path: &Path, instances: &Instances) -> anyhow::Result<BTreeSet<i64>> {
-    let text = fs::read_to_string(path).map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let text = read_text(path)?;
     let named = instances.images().iter().filter_map(|image| Some((image.file_name.as_deref()?, image.id)));
     let named: HashMap<&str, i64> = named.collect();
     let id = |(number, line): (usize, &str)| {

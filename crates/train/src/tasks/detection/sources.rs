@@ -134,7 +134,7 @@ pub(super) fn training_set(
             Source::of_coco(set, settings.layout.max_objects)
         }
     };
-    check_classes(source, &*opened.set, settings)?;
+    check_classes(source, &opened, settings)?;
     Ok(opened)
 }
 
@@ -165,7 +165,7 @@ pub(super) fn evaluation_set(
             (Source::of_coco(set, settings.layout.max_objects), Truths::Annotated(Arc::new(annotations)))
         }
     };
-    check_classes(source, &*opened.set, settings)?;
+    check_classes(source, &opened, settings)?;
     if let (Truths::OfSet, Some(trained)) = (&truths, trained) {
         check_drawn(source, &*opened.set, trained)?;
     }
@@ -207,7 +207,7 @@ pub(super) fn unannotated_set(
     let files = CocoSource::find_unannotated(root, part)?;
     let set = open(&files, settings, Split::Val, numbering_of(trained, settings))?;
     let opened = Source::of_coco(set, settings.layout.max_objects);
-    check_classes(source, &*opened.set, settings)?;
+    check_classes(source, &opened, settings)?;
     Ok(opened)
 }
 
@@ -249,18 +249,33 @@ fn absent_classes(evaluated: &Source, wanted: &BTreeSet<&str>) -> Option<String>
     })
 }
 
-fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &DetectorSettings) -> Result<(), TrainError> {
-    let wanted = set.num_classes();
+/// Whether a model has the classes of a set.
+///
+/// # Errors
+/// Too few classes, with the settings that give it enough.
+fn check_classes(source: &DataSource, opened: &Source, settings: &DetectorSettings) -> Result<(), TrainError> {
+    let wanted = opened.set.num_classes();
     // The class behind the last category of files stays empty; a model may leave it out.
     let is_raw = settings.category_ids == CategoryIds::Raw && matches!(source, DataSource::Folder(_));
     let needed = if is_raw { wanted - 1 } else { wanted };
-    match settings.classes >= needed {
-        true => Ok(()),
-        false => {
-            let background = settings.layout.first_class as usize;
-            let and = if background > 0 { ", the background included," } else { "" };
-            let allowed = format!("{source} has {wanted} classes: at least {}{and} are needed", needed + background);
-            Err(TrainError::setting("model.num_classes", settings.classes + background, allowed))
-        }
+    if settings.classes >= needed {
+        return Ok(());
     }
+    let background = settings.layout.first_class as usize;
+    let and = if background > 0 { ", the background included," } else { "" };
+    let (has, by_rank) = match is_raw {
+        false => (format!("{wanted} classes"), String::new()),
+        true => {
+            let categories = opened.categories.iter().flatten().count();
+            let by_rank = format!(
+                ", or, for its {categories} categories numbered by rank, --set data.category_ids=dense --set model.num_classes={}",
+                categories + background
+            );
+            (format!("categories with ids up to {needed}"), by_rank)
+        }
+    };
+    let classes = needed + background;
+    let allowed =
+        format!("{source} has {has}: at least {classes}{and} are needed: --set model.num_classes={classes}{by_rank}");
+    Err(TrainError::setting("model.num_classes", settings.classes + background, allowed))
 }

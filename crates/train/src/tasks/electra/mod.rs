@@ -59,6 +59,12 @@ pub static TERMS: MetricSchema = MetricSchema {
             "masked tokens found in validation (%)",
             ["mlm_correct", "mlm_weight"],
         ),
+        Metric::share(
+            "sampled_accuracy",
+            "  by its samples",
+            "masked tokens drawn right in validation (%)",
+            ["sampled_correct", "mlm_weight"],
+        ),
         Metric::plain("disc_loss", "discriminator, loss", Some("validation loss of the discriminator")),
         Metric::share(
             "disc_accuracy",
@@ -76,7 +82,7 @@ pub static TERMS: MetricSchema = MetricSchema {
             ReferenceName::new("train.loss", "total_loss"),
             ReferenceName::new("train.mlm_loss", "masked_lm_loss"),
             ReferenceName::new("train.mlm_accuracy", "masked_lm_accuracy"),
-            ReferenceName::new("train.sampled_accuracy", "sampled_masked_lm_accuracy").times(100.0),
+            ReferenceName::new("train.sampled_accuracy", "sampled_masked_lm_accuracy"),
             ReferenceName::new("train.disc_loss", "disc_loss"),
             ReferenceName::new("train.disc_accuracy", "disc_accuracy"),
             // Shares are shown in percent, but not these two.
