@@ -86,7 +86,8 @@ enum Priority {
 }
 
 impl Priority {
-    const ALL: [Priority; 5] = [Priority::First, Priority::OtherBatches, Priority::LargestBatch, Priority::OtherForms, Priority::SeveralRanks];
+    const ALL: [Priority; 5] =
+        [Priority::First, Priority::OtherBatches, Priority::LargestBatch, Priority::OtherForms, Priority::SeveralRanks];
 }
 
 #[derive(Clone, Debug)]
@@ -178,7 +179,11 @@ fn plan_within(cells: &mut [Cell], most: Counts, budget_s: f64) {
         let of_priority: Vec<Cell> = cells.iter().filter(|cell| cell.priority == priority).cloned().collect();
         let has_later = cells.iter().any(|cell| cell.priority > priority);
         let counts = fitted(&of_priority, most, if has_later { left_s / 2.0 } else { left_s });
-        cells.iter_mut().filter(|cell| cell.priority == priority).zip(counts).for_each(|(cell, counts)| cell.set(counts));
+        cells
+            .iter_mut()
+            .filter(|cell| cell.priority == priority)
+            .zip(counts)
+            .for_each(|(cell, counts)| cell.set(counts));
         let mut placed = cells.iter_mut().filter(|cell| cell.priority == priority);
         leave_out(&mut placed, &mut left_s);
     }
@@ -537,7 +542,8 @@ mod tests {
 
     #[test]
     fn steps_then_repeats_then_cells_are_left_out() {
-        let first = |steps_s: &[f64]| -> Vec<(Priority, f64)> { steps_s.iter().map(|&step| (Priority::First, step)).collect() };
+        let first =
+            |steps_s: &[f64]| -> Vec<(Priority, f64)> { steps_s.iter().map(|&step| (Priority::First, step)).collect() };
         let counts = |cells: &[Cell]| -> Vec<(usize, usize, usize)> {
             cells.iter().map(|cell| (cell.counts.warmup, cell.counts.steps, cell.counts.repeat)).collect()
         };
