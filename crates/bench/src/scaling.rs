@@ -170,7 +170,7 @@ fn title(result: &BenchResult, scaling: &Scaling) -> String {
     };
     let noun = result.unit.split('/').next().unwrap_or_default();
     let samples = samples.replacen(' ', &format!(" {noun} "), 1);
-    let threads = result.threads;
+    let threads = show::counted(result.threads, "thread");
     let options = [
         (NORMS_OPTION, "norms over all ranks"),
         (MEANS_OPTION, "means over all ranks"),
@@ -180,7 +180,7 @@ fn title(result: &BenchResult, scaling: &Scaling) -> String {
     let options: String = options.map(|(_, words)| format!(", {words}")).collect();
     let cluster = scaling.simulated.as_ref().and_then(|simulated| Path::new(&simulated.cluster).file_stem());
     let cluster = cluster.map_or_else(String::new, |name| format!(", on {}", name.to_string_lossy()));
-    format!("{kind} of {}, {}, {samples}, {threads} threads a rank{options}{cluster}", result.model, result.precision)
+    format!("{kind} of {}, {}, {samples}, {threads} a rank{options}{cluster}", result.model, result.precision)
 }
 
 fn table(title: String, rows: &[(&BenchResult, &Scaling)]) -> Table {
@@ -323,7 +323,7 @@ mod tests {
         let weak = |results: &[BenchResult]| tables(results).remove(0);
         let cells = |table: &Table| table.rows.iter().map(|row| row.join(" | ")).collect::<Vec<_>>();
         let plain = weak(&[one.clone(), result.clone()]);
-        assert_eq!(plain.title, "Weak scaling of bert-tiny, fp32, 12 sequences a rank in each step, 1 threads a rank");
+        assert_eq!(plain.title, "Weak scaling of bert-tiny, fp32, 12 sequences a rank in each step, 1 thread a rank");
         let rows = [
             "1 | 1 | 6 | 8.000 | 1500 | 1.00 x | 100.0 % | – | – | – | –",
             "1 | 2 | 6 | 10.80 | 2222 | 1.35 x | 67.5 % | 54.0 % | 1000 | 1 (node1), +20.0 % | Open MPI v9",
@@ -340,10 +340,10 @@ mod tests {
         assert!(cells(&beside)[1].contains("| 1000 | 11.34 | +5.0 % | +48.1 % | 1 (node1)"), "{:?}", beside.rows);
         let mut apart = strong.clone();
         apart.options.insert(OVERLAP_OPTION.to_owned(), false.into());
-        assert!(weak(&[apart]).title.ends_with("1 threads a rank, without overlap"), "an option is a table of its own");
+        assert!(weak(&[apart]).title.ends_with("1 thread a rank, without overlap"), "an option is a table of its own");
         let titles: Vec<String> = tables(&[one, result, strong]).into_iter().map(|table| table.title).collect();
         assert_eq!(titles.len(), 2);
-        assert_eq!(titles[1], "Strong scaling of bert-tiny, fp32, 24 sequences in each step, 1 threads a rank");
+        assert_eq!(titles[1], "Strong scaling of bert-tiny, fp32, 24 sequences in each step, 1 thread a rank");
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn training_is_measured_over_a_link_of_a_known_speed() {
         assert!(simulated > 400.0 && is_exposed, "{simulated} ms simulated, {measured} ms");
     }
     let report = bessemer(folder.path(), "report links").ok().out;
-    for title in ["1 threads a rank, on 200mbit", "1 threads a rank, without overlap, on 200mbit"] {
+    for title in ["1 thread a rank, on 200mbit", "1 thread a rank, without overlap, on 200mbit"] {
         let table = report.split(title).nth(1).unwrap_or_else(|| panic!("{title}: {report}"));
         assert!(table.contains("error of perfect scaling") && table.contains("| 2 | 1 | 8 |"), "{report}");
     }

@@ -169,7 +169,7 @@ fn training_is_measured_on_several_ranks() {
         let bench = bench.replace("bert-tiny --sequence-length 16", "resnet20-cifar");
         let shared = "--norms-over all --means-over all --overlap off --simulate own.toml";
         let table = place.run(&format!("{bench} --scaling 1x2 {shared} --out shared.jsonl --quiet")).ok().out;
-        let words = "1 threads a rank, norms over all ranks, means over all ranks, without overlap";
+        let words = "1 thread a rank, norms over all ranks, means over all ranks, without overlap";
         assert!(table.contains(words), "{table}");
         let results = place.results("shared.jsonl");
         assert_eq!(results[1]["options"]["norms_over"], "all");
