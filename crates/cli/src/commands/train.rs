@@ -298,17 +298,18 @@ fn keep_samples(report: &TrainReport, recipe: &Recipe, compute: &ComputeOptions,
 }
 
 fn summary(report: &TrainReport) -> String {
-    let mut text = format!("run         {}\nsteps       {}\n", report.run.display(), report.steps);
-    text += &format!("throughput  {} {}\n", show::significant(report.throughput, 3), report.metric_schema.unit);
-    for (name, value) in &report.metrics {
-        let value = match report.metric_schema.scale(name) {
-            Scale::Fraction => show::percent(*value),
-            Scale::Plain => format!("{value:.4}"),
-        };
-        text += &format!("{name:<10}  {value}\n");
-    }
-    if report.skipped > 0 {
-        text += &format!("left out    {} bad samples, listed in events.jsonl\n", report.skipped);
-    }
-    text
+    let value = |(name, value): (&String, &f64)| match report.metric_schema.scale(name) {
+        Scale::Fraction => show::percent(*value),
+        Scale::Plain => format!("{value:.4}"),
+    };
+    let throughput = format!("{} {}", show::significant(report.throughput, 3), report.metric_schema.unit);
+    let head =
+        [("run", report.run.display().to_string()), ("steps", report.steps.to_string()), ("throughput", throughput)];
+    let metrics = report.metrics.iter().map(|metric| (metric.0.as_str(), value(metric)));
+    let left_out = (report.skipped > 0).then(|| {
+        ("left out", format!("{}, listed in events.jsonl", show::counted(report.skipped as u64, "bad sample")))
+    });
+    let rows: Vec<(&str, String)> = head.into_iter().chain(metrics).chain(left_out).collect();
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
 }
