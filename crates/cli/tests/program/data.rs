@@ -79,7 +79,7 @@ fn damaged_pictures_are_named() {
     let verify = bessemer(folder.path(), "data verify class-folder shapes").fails(2, &["1 file cannot be read"]);
     assert!(verify.out.contains(name) && verify.out.contains("truncated"), "{}", verify.out);
     let skip = bessemer(folder.path(), &format!("{train} --on-bad-sample skip")).ok();
-    assert!(skip.out.contains("1 bad samples"), "{}", skip.out);
+    assert!(skip.out.contains("1 bad sample,"), "{}", skip.out);
 }
 
 #[test]

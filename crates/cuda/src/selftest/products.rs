@@ -132,15 +132,16 @@ pub(super) fn meanings(
         let wanted: Vec<f64> = setup.biased().into_iter().map(|y| activation.of(y)).collect();
         equal(name, &setup.run(PRODUCT, Epilogue::Bias { bias, activation })?, &wanted, figures)?;
     }
+    gradients(&setup, figures)?;
+    repeated_sums(runner, &setup.library, most)?;
+
     let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
     let gelu_tanh = |y| Activation::Gelu.of(y);
     let form = |f: fn(f64) -> f64| setup.biased().iter().map(|&y| f(y)).collect::<Vec<_>>();
     figures.push(Figure::new("GELU against its tanh form", difference(&gelu, &form(gelu_tanh)), "relative difference"));
     figures.push(Figure::new("GELU against its erf form", difference(&gelu, &form(gelu_erf)), "relative difference"));
     equal("GELU", &gelu, &form(gelu_tanh), figures)?;
-    equal("what GELU keeps", &setup.read(aux, DType::Bf16)?, &setup.biased(), figures)?;
-    gradients(&setup, figures)?;
-    repeated_sums(runner, &setup.library, most)
+    equal("what GELU keeps", &setup.read(aux, DType::Bf16)?, &setup.biased(), figures)
 }
 
 /// The gradient of GELU, alone and with the sums of rows. They overwrite the bias, which is given back.
