@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// What is done where a sample is damaged: stop, or skip it, which counts and lists it [default: the recipe's]
     #[arg(long, value_name = "stop|skip", help_heading = "What to train")]
     pub on_bad_sample: Option<OnBadSample>,
-    /// Length in passes over the data [default: the recipe's]
+    /// Length in epochs, each a pass over the data unless train.epoch_samples says otherwise [default: the recipe's]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
           conflicts_with = "steps", help_heading = "What to train")]
     pub epochs: Option<usize>,
