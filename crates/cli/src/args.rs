@@ -397,13 +397,17 @@ impl Common {
 
     /// What a request to stop is answered with, where whoever asks reads this process.
     pub(crate) fn stop_notice(&self, notice: &'static str) -> Option<&'static str> {
-        let is_read = !self.quiet && self.log_format == LogFormat::Text && !ranks::is_follower();
-        (is_read && !ranks::is_started_here()).then_some(notice)
+        (self.notifies() && !ranks::is_started_here()).then_some(notice)
+    }
+
+    /// Whether lines for people are wanted, of this rank.
+    fn notifies(&self) -> bool {
+        !self.quiet && self.log_format == LogFormat::Text && !ranks::is_follower()
     }
 
     /// A line about what is being done, unless nothing or only events are wanted.
     pub(crate) fn notify(&self, line: &str) {
-        if !self.quiet && self.log_format == LogFormat::Text && !ranks::is_follower() {
+        if self.notifies() {
             eprintln!("{line}");
         }
     }

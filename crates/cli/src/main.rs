@@ -28,14 +28,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = failure::exit_code(&error);
-            // That all ranks stop is told by the first, which knows what was saved.
+            // Rank 0 reports the interruption of all ranks: it knows what was saved.
             if code != failure::INTERRUPTED || !ranks::is_follower() {
                 ranks::tell_error(code, &failure::one_line(&error));
             }
             if has_failed() {
                 end_at_once(code);
             }
-            // Whoever started the ranks was told the code; launchers of MPI would speak of a failure.
+            // The process that started the ranks has read the exit code; a launcher of MPI would report a failure.
             match code == failure::INTERRUPTED && ranks::is_started_here() {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::from(code),

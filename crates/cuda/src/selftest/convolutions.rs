@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const COMPARED: usize = 4;
 const COMPARED_COMPILED: usize = 1;
 const LONGEST: Duration = Duration::from_secs(60);
-/// Failures of graphs that are told.
+/// Failures of graphs that the message of the step lists.
 const TOLD: usize = 8;
 /// Plans of a graph that are timed, and of those whose engines compile, which takes a second each.
 const TIMED: usize = 5;
@@ -114,7 +114,7 @@ fn compared() -> Vec<Compared> {
 }
 
 /// Compares every fusion with its reference in `f64`; those that end with ReLU must keep NaN. Fusions that cuDNN does not offer are counted;
-/// plain convolutions must be there. What is wrong of one does not stop the others; those for which there is no time are told by a figure.
+/// plain convolutions must be there. A failure does not stop the others; a figure counts the kinds for which there was no time.
 pub(super) fn compare(runner: &Runner, library: &Arc<Cudnn>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let begun = Instant::now();
     let (mut failed, mut left) = (Vec::new(), 0);

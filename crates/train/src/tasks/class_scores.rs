@@ -1,6 +1,8 @@
-//! What an evaluation gives of each class of objects, kept as `classes.json` beside the detections.
+//! What an evaluation says of classes: the scores of each class of objects, kept as `classes.json` beside the detections, and which classes it
+//! cannot judge.
 
 use crate::error::TrainError;
+use bessemer_data::coco::listed;
 use bessemer_metrics::coco::{CategoryScores, SCORE_NAMES, Scores};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -78,4 +80,14 @@ pub(crate) fn write(folder: &Path, tables: &ClassTables) -> Result<(), TrainErro
 pub fn read(predictions: &Path) -> ClassTables {
     let text = fs::read_to_string(predictions.join(CLASSES_FILE)).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// What is to be said of trained classes of which the validation set has nothing, of `all`; `what` is what it would have of a class.
+pub(super) fn classes_without(what: &str, absent: &[&str], all: usize) -> Option<String> {
+    (!absent.is_empty()).then(|| {
+        let (count, names) = (absent.len(), listed(absent.iter().copied()));
+        format!(
+            "trained classes without {what} in the validation set, about which scores say nothing, {count} of {all}: {names}"
+        )
+    })
 }

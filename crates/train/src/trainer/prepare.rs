@@ -146,12 +146,13 @@ impl<'a> Trainer<'a> {
     /// What is to be said where an epoch of the recipe is several passes over the data.
     fn long_epochs(&self) -> Option<String> {
         let TrainRecipe { epoch_samples, batch_size, .. } = self.options.recipe.train;
-        let of_pass = self.task.batches_per_epoch() * batch_size;
-        let samples = epoch_samples.filter(|samples| *samples >= 2 * of_pass)?;
-        let passes = samples / of_pass;
-        Some(format!(
-            "an epoch is {passes} passes over the data: train.epoch_samples is {samples}; `--set train.epoch_samples=` makes it one"
-        ))
+        let samples = epoch_samples?;
+        let passes = samples.checked_div(self.task.batches_per_epoch().saturating_mul(batch_size))?;
+        (passes >= 2).then(|| {
+            format!(
+                "an epoch is {passes} passes over the data: train.epoch_samples is {samples}; `--set train.epoch_samples=` makes it one"
+            )
+        })
     }
 
     /// Says in a line what is trained, and where ranks share a step, what it is made of.

@@ -19,6 +19,7 @@ pub use infer::{ClassScore, InferOptions, Prediction, infer};
 
 pub(crate) use model::model_options;
 
+use super::class_scores::classes_without;
 use super::loaded::Loaded;
 use super::{
     Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceName, ReferenceNames,
@@ -32,7 +33,6 @@ use crate::recipe::Recipe;
 use crate::session::TrainSession;
 use crate::setup::RunShape;
 use batches::Images;
-use bessemer_data::coco::listed;
 use bessemer_data::{
     BatchRange, BinaryImages, CifarBin, ClassFolder, Dataset, Exif, ImageRecords, ImageSamples, LabelledImages, Share,
     Split, Transform, UnknownClass, readable_class,
@@ -158,14 +158,8 @@ impl Task for Classification {
         let absent = || {
             let set = self.evaluation_set.as_ref()?;
             let absent = set.absent_classes();
-            let names = absent.iter().map(|&label| readable_class(&set.class_names()[label]));
-            (!absent.is_empty()).then(|| {
-                let (count, all) = (absent.len(), set.num_classes());
-                let names = listed(names);
-                format!(
-                    "trained classes without a picture in the validation set, about which scores say nothing, {count} of {all}: {names}"
-                )
-            })
+            let names: Vec<&str> = absent.iter().map(|&label| readable_class(&set.class_names()[label])).collect();
+            classes_without("a picture", &names, set.num_classes())
         };
         (classes < outputs).then(reported).into_iter().chain(absent()).collect()
     }

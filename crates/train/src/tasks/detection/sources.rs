@@ -5,6 +5,7 @@ use super::kind::DetectorSettings;
 use super::score::{Truths, threads};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::class_scores::classes_without;
 use crate::tasks::source::DataSource;
 use bessemer_data::coco::{Category, CategoryIds, CocoOptions, CocoSet, CocoSource, Numbering, listed};
 use bessemer_data::detection::AnnotatedImages;
@@ -239,14 +240,7 @@ fn absent_classes(evaluated: &Source, wanted: &BTreeSet<&str>) -> Option<String>
     }
     let present = evaluated.present_classes();
     let absent: Vec<&str> = wanted.difference(&present).copied().collect();
-    (!absent.is_empty()).then(|| {
-        format!(
-            "trained classes without an object in the validation set, about which scores say nothing, {} of {}: {}",
-            absent.len(),
-            wanted.len(),
-            listed(absent.into_iter())
-        )
-    })
+    classes_without("an object", &absent, wanted.len())
 }
 
 /// Whether a model has the classes of a set.
