@@ -132,9 +132,10 @@ impl<'a> Products<'a> {
 
     /// Launches a region that may write to what it reads element by element.
     fn region(&mut self, fusion: &Fusion, inputs: &[Place], outputs: &[Place]) -> Result<(), Unsupported> {
-        let is_counter = |load: &IndexMap| *load == IndexMap::SCALAR;
-        let types: Vec<DType> =
-            fusion.loads.iter().map(|load| if is_counter(load) { DType::I32 } else { DType::F32 }).collect();
+        let mut types = vec![DType::F32; fusion.loads.len()];
+        if let (Some(_), Some(counter)) = (self.of.attention.dropout, types.last_mut()) {
+            *counter = DType::I32;
+        }
         region::launch(&mut self.lowered, fusion, &types, inputs, outputs)
     }
 

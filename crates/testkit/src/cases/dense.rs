@@ -127,6 +127,14 @@ pub(super) fn attention_dropout(p: &mut Problem, d: &mut Draw) -> Result<Value, 
     attention_of(p, d, lengths, Some(AttentionDropout { rate, seed: 11, stream: 3, keeps_mask: false }))
 }
 
+/// Of one head of one item, so that its statistics are one number.
+pub(super) fn attention_of_one_query(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let dropout = AttentionDropout { rate: Scalar(0.25), seed: 15, stream: 7, keeps_mask: false };
+    let dropout = d.flip().then_some(dropout);
+    let (keys, depth) = (d.int(2, 40), d.int(1, 40));
+    attention_of_heads(p, d, [1, keys], [1, 1, depth], dropout, DType::F32)
+}
+
 /// With keys that are worked on in several pieces, and queries as well.
 pub(super) fn attention_many_keys(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let lengths = [d.int(1, 150), d.int(250, 530)];

@@ -139,6 +139,7 @@ pub const CASES: &[Case] = &[
     case("mask_targets", detection::mask_targets, EXACT),
     case("attention", dense::attention, ALL),
     case("attention with dropout", dense::attention_dropout, ALL),
+    case("attention of one query", dense::attention_of_one_query, F32),
     case("attention over many keys", dense::attention_many_keys, ALL),
     case("attention of even heads in 16 bits", dense::attention_even_heads, IN_16_BITS),
     case("attention that gives 16 bits", dense::attention_narrow, OF_16_BITS),
