@@ -7,7 +7,7 @@ use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType};
-use bessemer_testkit::{Backend, Refusal, Tensors, check, half_of_cases, peer_cases};
+use bessemer_testkit::{Backend, Refusal, Steps, Tensors, check, check_networks, half_of_cases, peer_cases};
 
 /// The CPU with one instruction set.
 struct Cpu(CpuOptions);
@@ -27,6 +27,7 @@ impl Backend for Cpu {
         options: &CompileOptions,
         workers: usize,
         inputs: &Tensors,
+        steps: Steps,
     ) -> Result<Tensors, Refusal> {
         let refusal = |error: RunError| Refusal::Failed(error.to_string());
         let cpu = CpuOptions { threads: workers, ..self.0 };
@@ -38,7 +39,10 @@ impl Backend for Cpu {
         for (name, bytes) in inputs {
             executor.write(name, bytes).map_err(refusal)?;
         }
-        executor.run().map_err(refusal)?;
+        for _ in 0..steps.steps {
+            (1..steps.micro_batches).try_for_each(|_| executor.accumulate()).map_err(refusal)?;
+            executor.run().map_err(refusal)?;
+        }
         let output = |name: &String| Ok((name.clone(), executor.output(name).map_err(refusal)?.to_vec()));
         graph.outputs().iter().map(|(name, _)| output(name)).collect()
     }
@@ -68,13 +72,24 @@ fn results_of_other_implementations_on_every_instruction_set() {
     for case in peer_cases() {
         for isa in Isa::available() {
             let cpu = Cpu(CpuOptions { isa, threads: 1 });
-            let results = cpu.run(&case.graph, &CompileOptions::default(), 2, &case.inputs());
+            let results = cpu.run(&case.graph, &CompileOptions::default(), 2, &case.inputs(), Steps::ONE);
             let outcome = results.map_err(|refusal| refusal.to_string());
             if let Err(problem) = outcome.and_then(|results| case.check_results(2e-5, &results)) {
                 panic!("{isa}: {problem}");
             }
         }
     }
+}
+
+/// Each seed on one instruction set.
+#[test]
+fn random_networks() {
+    let isas = Isa::available();
+    let result = check_networks(0..15, |network, options| {
+        let isa = isas[network.seed() as usize % isas.len()];
+        network.check(&Cpu(CpuOptions { isa, threads: 1 }), options)
+    });
+    result.unwrap_or_else(|failures| panic!("{failures}"));
 }
 
 fn cpu() -> CpuOptions {

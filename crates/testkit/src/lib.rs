@@ -4,11 +4,13 @@
 #![warn(missing_docs)]
 
 mod cases;
+mod networks;
 mod peers;
 mod problem;
 mod runner;
 
 pub use cases::{CASES, Case, Compare, Run, half_of_cases};
+pub use networks::{Functions, Network, NetworkFailure, check_networks};
 pub use peers::{PeerCase, peer_cases};
-pub use problem::{Draw, Input, Problem, Tensors, bytes_of, values_of};
+pub use problem::{Draw, Input, Problem, Steps, Tensors, bytes_of, values_of};
 pub use runner::{Backend, Failure, Limit, Outcome, Refusal, Report, check, reached};

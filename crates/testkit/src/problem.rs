@@ -2,12 +2,16 @@
 
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
+use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType, Value, philox};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 
 /// Contents of inputs or outputs by name: row-major elements, each as it lies in memory.
 pub type Tensors = BTreeMap<String, Vec<u8>>;
+
+/// Elements of outputs by name, row-major.
+pub(crate) type Outputs = BTreeMap<String, Vec<f64>>;
 
 /// A source of small random numbers.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +21,10 @@ pub struct Draw {
 }
 
 impl Draw {
+    pub(crate) fn new(seed: u64) -> Draw {
+        Draw { seed, next: 0 }
+    }
+
     /// A whole number in `low..=high`.
     pub fn int(&mut self, low: usize, high: usize) -> usize {
         self.next += 1;
@@ -58,6 +66,20 @@ impl Input {
     }
 }
 
+/// How often a graph runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// Steps, with the same feeds.
+    pub steps: usize,
+    /// Micro-batches of each step, with the same feeds.
+    pub micro_batches: usize,
+}
+
+impl Steps {
+    /// One step of one micro-batch.
+    pub const ONE: Steps = Steps { steps: 1, micro_batches: 1 };
+}
+
 /// A problem under construction.
 #[derive(Debug, Default)]
 pub struct Problem {
@@ -86,9 +108,29 @@ impl Problem {
     /// # Errors
     /// When there is one of that name.
     pub fn feed(&mut self, name: &str, dtype: DType, shape: &[usize], input: Input) -> Result<Value, GraphError> {
-        let value = self.graph.input(name, Role::Feed, TensorType::new(dtype, shape))?;
+        self.named(name, Role::Feed, TensorType::new(dtype, shape), input)
+    }
+
+    pub(crate) fn named(&mut self, name: &str, role: Role, ty: TensorType, input: Input) -> Result<Value, GraphError> {
+        let value = self.graph.input(name, role, ty)?;
         self.inputs.insert(name.to_string(), input);
         Ok(value)
+    }
+
+    /// With the elements of its inputs.
+    pub(crate) fn drawn(self, seed: u64) -> Drawn {
+        let Problem { graph, inputs, .. } = self;
+        let drawn = graph
+            .inputs()
+            .enumerate()
+            .map(|(stream, (_, input))| (input.name.clone(), inputs[&input.name].draw(&input.ty, seed, stream as u32)));
+        let inputs = drawn.collect();
+        Drawn { graph, inputs }
+    }
+
+    /// Trained inputs, in the order of their numbers.
+    pub(crate) fn parameters(&self) -> &[Value] {
+        &self.differentiable
     }
 
     /// Row numbers of a table of at least eight rows, `i32`.
@@ -106,26 +148,25 @@ pub(crate) type Build = fn(&mut Problem, &mut Draw) -> Result<Value, GraphError>
 /// A graph with outputs, `y` and the gradient of each trained input, and the elements of its inputs.
 pub(crate) struct Drawn {
     pub graph: Graph,
-    inputs: BTreeMap<String, Vec<f64>>,
+    pub inputs: BTreeMap<String, Vec<f64>>,
 }
 
 impl Drawn {
     /// # Errors
     /// When the case is not legal.
     pub(crate) fn new(build: Build, seed: u64) -> Result<Drawn, GraphError> {
-        let mut p = Problem { graph: Graph::new(), ..Problem::default() };
-        let y = build(&mut p, &mut Draw { seed, next: 0 })?;
+        let mut p = Problem::default();
+        let y = build(&mut p, &mut Draw::new(seed))?;
         p.graph.output("y", y);
         if !p.differentiable.is_empty() {
             add_gradients(&mut p, y)?;
         }
-        let Problem { graph, inputs, .. } = p;
-        let drawn = graph
-            .inputs()
-            .enumerate()
-            .map(|(stream, (_, input))| (input.name.clone(), inputs[&input.name].draw(&input.ty, seed, stream as u32)));
-        let inputs = drawn.collect();
-        Ok(Drawn { graph, inputs })
+        Ok(p.drawn(seed))
+    }
+
+    /// The same graph on other elements.
+    pub(crate) fn with_inputs(&self, inputs: BTreeMap<String, Vec<f64>>) -> Drawn {
+        Drawn { graph: self.graph.clone(), inputs }
     }
 
     /// Inputs as they lie in memory.
@@ -136,15 +177,45 @@ impl Drawn {
         self.inputs.keys().map(|name| (name.clone(), bytes(name))).collect()
     }
 
-    /// What the reference makes of it.
-    pub(crate) fn expected(&self) -> BTreeMap<String, Vec<f64>> {
-        let mut interpreter = Interpreter::new(&self.graph);
-        for (name, elements) in &self.inputs {
-            interpreter.set(name, elements);
-        }
-        interpreter.run();
-        self.graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect()
+    /// What the reference makes of it in one step.
+    pub(crate) fn expected(&self) -> Outputs {
+        self.expected_of(&self.graph, &Rules::DEFAULT, Steps::ONE)
     }
+
+    /// What the reference makes of it in the last of some steps, once passes have rewritten it to `graph` by these rules.
+    pub(crate) fn expected_of(&self, graph: &Graph, rules: &Rules, steps: Steps) -> Outputs {
+        let mut interpreter = Interpreter::new(graph);
+        for (value, input) in graph.inputs() {
+            let elements = &self.inputs[&input.name];
+            let own = self.graph.ty(self.graph.find_input(&input.name).expect("passes add no inputs"));
+            match rules.axes_of_state(own).filter(|_| input.role.is_persistent()) {
+                Some(axes) => interpreter.set(&input.name, &transposed(elements, &own.shape, axes)),
+                None => interpreter.set(&input.name, elements),
+            }
+            debug_assert_eq!(graph.shape(value).elements(), elements.len());
+        }
+        for _ in 0..steps.steps {
+            (1..steps.micro_batches).for_each(|_| interpreter.accumulate());
+            interpreter.run();
+        }
+        graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect()
+    }
+}
+
+/// The elements of a tensor whose axes get another order.
+fn transposed(elements: &[f64], shape: &[usize], axes: [usize; 4]) -> Vec<f64> {
+    let mut strides = [1; 4];
+    (0..3).rev().for_each(|axis| strides[axis] = strides[axis + 1] * shape[axis + 1]);
+    let sizes = axes.map(|axis| shape[axis]);
+    let element = |mut index: usize| {
+        let mut position = 0;
+        for axis in (0..4).rev() {
+            position += index % sizes[axis] * strides[axes[axis]];
+            index /= sizes[axis];
+        }
+        elements[position]
+    };
+    (0..elements.len()).map(element).collect()
 }
 
 /// Gradients of a weighted sum of `y`.

@@ -1,7 +1,7 @@
 //! Runs cases on an executor and compares.
 
 use crate::cases::{Case, Compare, Run};
-use crate::problem::{Drawn, Tensors, bytes_of, values_of};
+use crate::problem::{Drawn, Outputs, Steps, Tensors, bytes_of, values_of};
 use bessemer_ir::passes::{CompileOptions, run_passes};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, GraphError, Op, TensorType};
@@ -32,8 +32,8 @@ pub trait Backend {
         &WORKERS
     }
 
-    /// Compiles a graph and runs one step of it with the given number of workers, if the executor has that choice. Inputs are all inputs of the
-    /// graph by name; the outputs of the graph are returned.
+    /// Compiles a graph and runs it with the given number of workers, if the executor has that choice. Inputs are all inputs of the
+    /// graph by name, as they are before the first step; the outputs of the last step are returned.
     ///
     /// # Errors
     /// Why it does not run.
@@ -43,6 +43,7 @@ pub trait Backend {
         options: &CompileOptions,
         workers: usize,
         inputs: &Tensors,
+        steps: Steps,
     ) -> Result<Tensors, Refusal>;
 }
 
@@ -249,13 +250,13 @@ impl Setting<'_> {
         &self,
         drawn: &Drawn,
         inputs: &Tensors,
-        expected: &BTreeMap<String, Vec<f64>>,
+        expected: &Outputs,
         run: &Run,
         limit: Option<&'static str>,
     ) -> Result<(), Failure> {
         let mut first: Option<Tensors> = None;
         for &workers in self.backend.workers() {
-            let results = match (self.backend.run(&drawn.graph, self.options, workers, inputs), limit) {
+            let results = match (self.backend.run(&drawn.graph, self.options, workers, inputs, Steps::ONE), limit) {
                 (Err(Refusal::Unsupported(_)), Some(_)) => return Ok(()),
                 (Ok(_), Some(what)) => return Err(Failure::Runs { place: (self.place)(), what }),
                 (Err(refusal), _) => return Err(Failure::Refused { place: (self.place)(), refusal }),
@@ -273,13 +274,7 @@ impl Setting<'_> {
         Ok(())
     }
 
-    fn compare(
-        &self,
-        graph: &Graph,
-        expected: &BTreeMap<String, Vec<f64>>,
-        results: &Tensors,
-        compare: Compare,
-    ) -> Result<(), Failure> {
+    fn compare(&self, graph: &Graph, expected: &Outputs, results: &Tensors, compare: Compare) -> Result<(), Failure> {
         let (mut norm, mut distance) = (0.0, 0.0);
         for (output, value) in graph.outputs() {
             let (ty, bytes) = (graph.ty(*value), results.get(output).map_or(&[][..], Vec::as_slice));

@@ -5,7 +5,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{Graph, Op};
 use bessemer_testkit::{
-    Backend, CASES, Case, Failure, Limit, Outcome, Refusal, Tensors, bytes_of, check, reached, values_of,
+    Backend, CASES, Case, Failure, Limit, Outcome, Refusal, Steps, Tensors, bytes_of, check, reached, values_of,
 };
 
 /// An executor that runs the reference interpreter, rounding as its own types do.
@@ -27,7 +27,14 @@ impl Backend for Reference {
         &Rules::DEFAULT
     }
 
-    fn run(&self, graph: &Graph, _: &CompileOptions, workers: usize, inputs: &Tensors) -> Result<Tensors, Refusal> {
+    fn run(
+        &self,
+        graph: &Graph,
+        _: &CompileOptions,
+        workers: usize,
+        inputs: &Tensors,
+        _: Steps,
+    ) -> Result<Tensors, Refusal> {
         if self.refuses {
             return Err(Refusal::Unsupported("anything".to_string()));
         }

@@ -6,7 +6,7 @@ use bessemer_ir::plan::Target;
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{Device, RunError, StateBinding, StateLayout};
 use bessemer_ir::{Graph, GraphError};
-use bessemer_testkit::{Backend, Refusal, Tensors};
+use bessemer_testkit::{Backend, Refusal, Steps, Tensors};
 
 /// A device, and of how many problems of each case it is given.
 pub(crate) struct Gpu {
@@ -37,6 +37,7 @@ impl Backend for Gpu {
         options: &CompileOptions,
         _workers: usize,
         inputs: &Tensors,
+        steps: Steps,
     ) -> Result<Tensors, Refusal> {
         let refusal = |error: RunError| Refusal::Failed(error.to_string());
         let plan = compile(graph, &CudaTarget, options).map_err(|error| match error {
@@ -53,7 +54,10 @@ impl Backend for Gpu {
                 false => (),
             }
         }
-        executor.run().map_err(refusal)?;
+        for _ in 0..steps.steps {
+            (1..steps.micro_batches).try_for_each(|_| executor.accumulate()).map_err(refusal)?;
+            executor.run().map_err(refusal)?;
+        }
         let output = |name: &String| Ok((name.clone(), executor.output(name).map_err(refusal)?.to_vec()));
         graph.outputs().iter().map(|(name, _)| output(name)).collect()
     }

@@ -3,7 +3,7 @@
 use crate::backend::Gpu;
 use crate::common::mock_or_skip;
 use crate::device::open;
-use bessemer_testkit::{check, half_of_cases};
+use bessemer_testkit::{check, check_networks, half_of_cases};
 
 fn run_half(test: &str, half: usize) {
     let Some(folder) = mock_or_skip(test) else { return };
@@ -22,4 +22,12 @@ fn even_cases() {
 #[test]
 fn odd_cases() {
     run_half("odd_cases", 1);
+}
+
+#[test]
+fn random_networks() {
+    let Some(folder) = mock_or_skip("random_networks") else { return };
+    let gpu = Gpu { device: open(folder, true).unwrap(), problems: 1 };
+    let result = check_networks(0..5, |network, options| network.check(&gpu, options));
+    result.unwrap_or_else(|failures| panic!("{failures}"));
 }
