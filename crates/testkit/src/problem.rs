@@ -1,7 +1,7 @@
 //! Problems of a case: a graph, drawn by seed, with the content of its inputs.
 
 use bessemer_ir::autodiff::gradients;
-use bessemer_ir::reference::Interpreter;
+use bessemer_ir::reference::{Interpreter, accumulate_ranks, run_ranks};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType, Value, philox};
 use half::{bf16, f16};
@@ -73,21 +73,32 @@ pub struct Steps {
     pub steps: usize,
     /// Micro-batches of each step, with the same feeds.
     pub micro_batches: usize,
+    /// Ranks, each with the same inputs.
+    pub ranks: usize,
 }
 
 impl Steps {
-    /// One step of one micro-batch.
-    pub const ONE: Steps = Steps { steps: 1, micro_batches: 1 };
+    /// One step of one micro-batch on one rank.
+    pub const ONE: Steps = Steps { steps: 1, micro_batches: 1, ranks: 1 };
 }
 
 /// A problem under construction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Problem {
     /// What the executor runs.
     pub graph: Graph,
     /// Inputs whose gradients are compared.
     differentiable: Vec<Value>,
     inputs: BTreeMap<String, Input>,
+    /// Ranks whose sums the graph has.
+    pub(crate) ranks: usize,
+}
+
+impl Default for Problem {
+    /// An empty graph, of one rank.
+    fn default() -> Self {
+        Problem { graph: Graph::new(), differentiable: Vec::new(), inputs: BTreeMap::new(), ranks: 1 }
+    }
 }
 
 impl Problem {
@@ -119,13 +130,13 @@ impl Problem {
 
     /// With the elements of its inputs.
     pub(crate) fn drawn(self, seed: u64) -> Drawn {
-        let Problem { graph, inputs, .. } = self;
+        let Problem { graph, inputs, ranks, .. } = self;
         let drawn = graph
             .inputs()
             .enumerate()
             .map(|(stream, (_, input))| (input.name.clone(), inputs[&input.name].draw(&input.ty, seed, stream as u32)));
         let inputs = drawn.collect();
-        Drawn { graph, inputs }
+        Drawn { graph, inputs, ranks }
     }
 
     /// Trained inputs, in the order of their numbers.
@@ -149,6 +160,7 @@ pub(crate) type Build = fn(&mut Problem, &mut Draw) -> Result<Value, GraphError>
 pub(crate) struct Drawn {
     pub graph: Graph,
     pub inputs: BTreeMap<String, Vec<f64>>,
+    pub ranks: usize,
 }
 
 impl Drawn {
@@ -166,7 +178,7 @@ impl Drawn {
 
     /// The same graph on other elements.
     pub(crate) fn with_inputs(&self, inputs: BTreeMap<String, Vec<f64>>) -> Drawn {
-        Drawn { graph: self.graph.clone(), inputs }
+        Drawn { graph: self.graph.clone(), inputs, ranks: self.ranks }
     }
 
     /// Inputs as they lie in memory.
@@ -179,25 +191,29 @@ impl Drawn {
 
     /// What the reference makes of it in one step.
     pub(crate) fn expected(&self) -> Outputs {
-        self.expected_of(&self.graph, &Rules::DEFAULT, Steps::ONE)
+        self.expected_of(&self.graph, &Rules::DEFAULT, Steps { ranks: self.ranks, ..Steps::ONE })
     }
 
     /// What the reference makes of it in the last of some steps, once passes have rewritten it to `graph` by these rules.
     pub(crate) fn expected_of(&self, graph: &Graph, rules: &Rules, steps: Steps) -> Outputs {
-        let mut interpreter = Interpreter::new(graph);
-        for (value, input) in graph.inputs() {
-            let elements = &self.inputs[&input.name];
-            let own = self.graph.ty(self.graph.find_input(&input.name).expect("passes add no inputs"));
-            match rules.axes_of_state(own).filter(|_| input.role.is_persistent()) {
-                Some(axes) => interpreter.set(&input.name, &transposed(elements, &own.shape, axes)),
-                None => interpreter.set(&input.name, elements),
+        let rank = || {
+            let mut interpreter = Interpreter::new(graph);
+            for (_, input) in graph.inputs() {
+                let elements = &self.inputs[&input.name];
+                let own = self.graph.ty(self.graph.find_input(&input.name).expect("passes add no inputs"));
+                match rules.axes_of_state(own).filter(|_| input.role.is_persistent()) {
+                    Some(axes) => interpreter.set(&input.name, &transposed(elements, &own.shape, axes)),
+                    None => interpreter.set(&input.name, elements),
+                }
             }
-            debug_assert_eq!(graph.shape(value).elements(), elements.len());
-        }
+            interpreter
+        };
+        let mut ranks: Vec<Interpreter<'_>> = (0..steps.ranks).map(|_| rank()).collect();
         for _ in 0..steps.steps {
-            (1..steps.micro_batches).for_each(|_| interpreter.accumulate());
-            interpreter.run();
+            (1..steps.micro_batches).for_each(|_| accumulate_ranks(&mut ranks));
+            run_ranks(&mut ranks);
         }
+        let interpreter = &ranks[0];
         graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect()
     }
 }

@@ -6,7 +6,7 @@ use bessemer_testkit::check_networks;
 
 #[test]
 fn passes_keep_results() {
-    let result = check_networks(0..20, |network, options| {
+    let result = check_networks(0..10, |network, options| {
         network.check_passes(&Rules::DEFAULT, options)?;
         network.check_passes(&network.rules(), options)
     });
@@ -15,7 +15,7 @@ fn passes_keep_results() {
 
 #[test]
 fn gradients_are_those_of_central_differences() {
-    let result = check_networks(0..40, |network, options| match options.precision {
+    let result = check_networks(0..20, |network, options| match options.precision {
         DType::F32 => network.check_gradients(),
         _ => Ok(()),
     });

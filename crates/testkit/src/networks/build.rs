@@ -5,6 +5,7 @@ use crate::problem::{Draw, Input, Problem};
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
+use bessemer_ir::ops::collective::{AllReduce, Wire};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::index::{Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::matmul::Matmul;
@@ -23,7 +24,10 @@ const SIZES: [usize; 14] = [1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 24, 32, 33, 64];
 pub(super) fn build(functions: Functions, seed: u64) -> Result<Problem> {
     let mut d = Draw::new(seed);
     let (is_trained, most) = (d.int(0, 4) != 0, if d.int(0, 9) == 0 { 50_000 } else { 6000 });
-    let mut build = Build { p: Problem::default(), d, functions, is_trained, most, pool: Vec::new(), streams: 0 };
+    let ranks = if is_trained { [1, 1, 2, 3][d.int(0, 3)] } else { 1 };
+    let mut p = Problem::default();
+    p.ranks = ranks;
+    let mut build = Build { p, d, functions, is_trained, most, pool: Vec::new(), streams: 0 };
     build.network()?;
     Ok(build.p)
 }
@@ -362,7 +366,8 @@ impl Build {
             let (mean, variance) = (self.p.state(&ty)?, self.p.state(&ty)?);
             (mean, self.p.graph.square(variance)?)
         } else {
-            self.p.graph.moments(x, axes)?
+            let (mean, variance) = self.p.graph.moments(x, axes)?;
+            if self.d.flip() { (mean, variance) } else { (self.over_ranks(mean)?, self.over_ranks(variance)?) }
         };
         if self.is_trained && self.d.int(0, 2) == 0 {
             let ty = self.p.graph.ty(mean).clone();
@@ -389,6 +394,16 @@ impl Build {
             g.mul(centred, scale)?
         };
         g.add(y, beta)
+    }
+
+    /// The mean over ranks.
+    fn over_ranks(&mut self, x: Value) -> Result<Value> {
+        let ranks = self.p.ranks;
+        if ranks == 1 {
+            return Ok(x);
+        }
+        let sum = self.p.graph.push1(AllReduce { ranks, wire: Wire::F32 }, &[x])?;
+        self.p.graph.mul_scalar(sum, 1.0 / ranks as f64)
     }
 
     fn activation(&mut self, x: Value) -> Result<Value> {
@@ -673,7 +688,7 @@ impl Build {
         Ok(loss)
     }
 
-    /// Gradients as outputs, or an optimizer: with momentum, on sums over micro-batches, or neither.
+    /// Gradients of this rank as outputs, or an optimizer of those of all ranks: with momentum, on sums over micro-batches, or neither.
     fn step(&mut self, loss: Value) -> Result<()> {
         let parameters = self.p.parameters().to_vec();
         let grads = gradients(&mut self.p.graph, loss, &parameters)?;
@@ -685,8 +700,9 @@ impl Build {
             let ty = self.p.graph.ty(parameter).clone();
             let direction = match optimizer {
                 0 => continue,
-                1 => grad,
+                1 => self.over_ranks(grad)?,
                 2 => {
+                    let grad = self.over_ranks(grad)?;
                     let momentum = self.p.state(&ty)?;
                     let kept = self.p.graph.mul_scalar(momentum, 0.5)?;
                     let next = self.p.graph.add(kept, grad)?;
@@ -698,7 +714,7 @@ impl Build {
                     let kept = self.p.graph.mul_scalar(sum, 0.5)?;
                     let next = self.p.graph.add(kept, grad)?;
                     self.p.graph.update_each_micro_batch(sum, next)?;
-                    next
+                    self.over_ranks(next)?
                 }
             };
             let change = self.p.graph.mul_scalar(direction, 0.01)?;

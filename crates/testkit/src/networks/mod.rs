@@ -6,6 +6,7 @@ mod build;
 use crate::problem::{Draw, Drawn, Outputs, Steps, Tensors, values_of};
 use crate::runner::Backend;
 use bessemer_ir::ops::conv::Filter;
+use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, optional_pass_names, pass_names, run_passes};
 use bessemer_ir::rules::{ChainRules, ColumnRules, PrologueRules, Rules};
@@ -89,6 +90,11 @@ impl Network {
         self.seed
     }
 
+    /// Ranks whose sums it has.
+    pub fn ranks(&self) -> usize {
+        self.drawn.ranks
+    }
+
     fn graph(&self) -> &Graph {
         &self.drawn.graph
     }
@@ -97,7 +103,7 @@ impl Network {
     fn steps(&self) -> Steps {
         let has_micro_batches = self.graph().updates().iter().any(|&(state, _)| self.graph().is_per_micro_batch(state));
         let micro_batches = if has_micro_batches { 1 + self.seed as usize % 2 } else { 1 };
-        Steps { steps: 1 + self.seed as usize / 2 % 2, micro_batches }
+        Steps { steps: 1 + self.seed as usize / 2 % 2, micro_batches, ranks: self.ranks() }
     }
 
     /// How it is compiled, by its seed: mostly with all passes, sometimes without one or op by op, and with each kind of recomputation.
@@ -107,7 +113,9 @@ impl Network {
         let optional: Vec<&str> = optional_pass_names().collect();
         let left_out = optional[d.int(0, optional.len() - 1)].to_owned();
         let disabled = if d.int(0, 3) == 0 { vec![left_out] } else { Vec::new() };
-        CompileOptions { fuse: d.int(0, 5) != 0, precision, recompute, disabled, ..CompileOptions::default() }
+        let buckets = BucketOptions { first_bytes: 1 << d.int(6, 14), bytes: 1 << d.int(6, 14), overlap: d.flip() };
+        let fuse = d.int(0, 5) != 0;
+        CompileOptions { fuse, precision, recompute, buckets, disabled, ..CompileOptions::default() }
     }
 
     /// Rules of no target that there is, by its seed: each thing that passes ask rules for in this way or in that.
@@ -139,12 +147,18 @@ impl Network {
         let mut expected = self.drawn.expected_of(self.graph(), &Rules::DEFAULT, self.steps());
         // Before this pass state lies as it was drawn.
         let (mut state_lies_by, mut allowed) = (&Rules::DEFAULT, 1e-7);
+        let mut before = String::new();
         for pass in pass_names() {
             if pass == "filters" {
                 state_lies_by = rules;
             }
             let graph = run_passes(self.graph(), rules, options, Some(pass));
             let graph = graph.map_err(|error| failure(pass, error.to_string()))?;
+            let text = format!("{graph:?}");
+            if text == before {
+                continue;
+            }
+            before = text;
             let actual = self.drawn.expected_of(&graph, state_lies_by, self.steps());
             if pass == "precision" && options.precision != DType::F32 {
                 // Other passes move roundings.
