@@ -7,11 +7,10 @@ use crate::kernel::{self, CallError, KernelError, Lowered, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::ops::collective::AllReduceStart;
 use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
-    self, Alone, Collectives, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout,
-    StateStore, StepResults, Ticket, constant_bytes, finite_range,
+    self, Alone, BoundState, Collectives, KEPT_RESULTS, KernelInfo, KernelTime, NonFinite, Phase, RunError,
+    StateBinding, StateLayout, StateStore, StepResults, Ticket, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
 use std::any::Any;
@@ -105,9 +104,6 @@ struct Program {
     once_calls: Vec<LoadedOnceCall>,
 }
 
-/// Steps whose results are kept.
-const KEPT_RESULTS: u64 = 4;
-
 /// A plan made ready to run.
 pub struct Executor {
     program: Program,
@@ -136,18 +132,6 @@ fn kernel_of(plan: &Plan, call: &KernelCall, threads: usize) -> Result<Arc<Lower
     lowered.filter(|lowered| lowered.threads == threads).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
-fn check_ranks(plan: &Plan, collectives: &dyn Collectives) -> Result<(), RunError> {
-    let device = collectives.ranks();
-    let ranks = |id| match &plan.graph.node(id).op {
-        Op::AllReduce(op) | Op::AllReduceStart(AllReduceStart { op }) => Some(op.ranks),
-        _ => None,
-    };
-    match plan.graph.ids().filter_map(ranks).find(|&ranks| ranks != device) {
-        Some(plan) => Err(RunError::RankCount { plan, device }),
-        None => Ok(()),
-    }
-}
-
 /// The store as one of processors.
 fn on_cpu(state: &Arc<dyn StateStore>) -> Result<&CpuState, RunError> {
     state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
@@ -174,12 +158,12 @@ impl Executor {
         state: Arc<dyn StateStore>,
         binding: &StateBinding<'_>,
     ) -> Result<Executor, RunError> {
-        check_ranks(&plan, &*collectives)?;
+        run::check_ranks(&plan, collectives.ranks())?;
         let store = on_cpu(&state)?;
-        let state_numbers = binding.resolve(&plan.state, store.layout())?;
+        let BoundState { numbers, replaced, invariant } = binding.bind(&plan, store.layout())?;
         let bytes = plan.arena_bytes;
         let arena = Arena::new(bytes).map_err(|source| RunError::Memory { what: "the plan's arena", bytes, source })?;
-        let mut memory = Memory { arena, state: state_numbers.iter().map(|&number| store.address(number)).collect() };
+        let mut memory = Memory { arena, state: numbers.iter().map(|&number| store.address(number)).collect() };
         let threads = options.threads.max(1);
         let load = |call: &KernelCall| Ok(Call::new(&plan, call, kernel_of(&plan, call, threads)?, &memory));
         let calls = plan.calls.iter().map(load).collect::<Result<Vec<_>, RunError>>()?;
@@ -198,17 +182,12 @@ impl Executor {
         let scalars = graph.outputs().iter().filter(|(_, v)| is_scalar(graph.ty(*v)));
         let scalars = scalars.map(|(name, _)| (name.clone(), 0.0)).collect();
         let results = vec![StepResults { scalars }; KEPT_RESULTS as usize];
-        let is_replaced =
-            |number: usize| graph.updates().iter().any(|&(state, _)| plan.location(state) == Location::State(number));
-        let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
-        let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
-        let (replaced, invariant) = (in_store(replaced), in_store(invariant));
         let pool = ThreadPool::new(threads);
         let program = Program { plan, options, pool, collectives, memory, calls, once_calls };
         Ok(Executor {
             program,
             state,
-            state_numbers,
+            state_numbers: numbers,
             replaced,
             invariant,
             invariants_of: None,
@@ -450,12 +429,8 @@ impl run::Executor for Executor {
         Ok(Ticket(self.steps - 1))
     }
 
-    fn collect(&mut self, Ticket(step): Ticket) -> Result<&StepResults, RunError> {
-        let oldest = self.steps.saturating_sub(KEPT_RESULTS);
-        match (oldest..self.steps).contains(&step) {
-            true => Ok(&self.results[(step % KEPT_RESULTS) as usize]),
-            false => Err(RunError::NoSuchStep { ticket: step, oldest }),
-        }
+    fn collect(&mut self, ticket: Ticket) -> Result<&StepResults, RunError> {
+        Ok(&self.results[ticket.place(self.steps)?])
     }
 
     fn output(&self, name: &str) -> Result<&[u8], RunError> {

@@ -4,23 +4,24 @@ use super::algorithms::Multiplication;
 use super::bound::{BoundStep, Call, Memory, REPORT_BYTES, Report, Shared};
 use super::feeds::Feeds;
 use super::footprints::Watch;
-use super::groups::{Placed, shares};
-use super::halt::{HALT_BYTES, Halting, calls_that_look};
+use super::groups::shares;
+use super::halt::HALT_BYTES;
 use super::ledger::Allocation;
-use super::planned::{Planned, convolutions_of, lowered_of};
+use super::planned::{Planned, convolutions_of};
+use super::prepared::Prepared;
 use super::state::CudaState;
-use super::sums::{Exchange, Sums, check_ranks};
+use super::sums::{Exchange, Sums};
 use super::{Check, Gpu, failed};
 use crate::driver::{Arena, Block, Event, Graph, Pinned};
 use crate::error::GpuError;
-use crate::kgen::{Kernel, MOST_ARRIVALS};
-use crate::lower::{KIND, Together, Unit, outputs, replaces_state, units, units_alone};
+use crate::kgen::MOST_ARRIVALS;
+use crate::lower::{KIND, outputs};
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::alike::viewed;
-use bessemer_ir::plan::{KernelNode, Location, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::plan::{KernelNode, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
-    Executor, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
-    StepResults, Ticket, constant_bytes, finite_range,
+    BoundState, Executor, IndexOutOfRange, KEPT_RESULTS, KernelInfo, KernelTime, NonFinite, Phase, RunError,
+    StateBinding, StateStore, StepResults, Ticket, check_ranks, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, TensorType, Value};
 use std::cell::OnceCell;
@@ -29,8 +30,6 @@ use std::fmt::Display;
 use std::iter;
 use std::sync::Arc;
 
-/// Steps whose results are kept.
-const KEPT_RESULTS: u64 = 4;
 /// What the memory of a plan is listed as.
 const ARENA: &str = "the plan's arena";
 /// Where results of a step go: memory of the host, and when they are there.
@@ -116,57 +115,17 @@ impl CudaExecutor {
         if !store.is_of(gpu) {
             return Err(RunError::ForeignState { device: KIND });
         }
-        let state_numbers = binding.resolve(&plan.state, store.layout())?;
+        let BoundState { numbers, replaced, invariant } = binding.bind(&plan, store.layout())?;
         // A plan that does not fit is refused before engines are measured and kernels compiled for it.
         drop(gpu.ledger.allocate(&gpu.context, ARENA, plan.arena_bytes)?);
-        let once = plan.once_calls.iter().filter_map(|once| match once {
-            OnceCall::Run(call) => Some(call),
-            OnceCall::Prepack(_) => None,
-        });
-        let called = plan.calls.iter().chain(once.clone());
-        let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
-        {
-            let _order = gpu.lock();
-            let steps = || {
-                called.iter().flat_map(|lowered| {
-                    let fused = lowered.fused.iter().filter(|_| !gpu.no_epilogues).map(|fused| &fused.steps[..]);
-                    iter::once(&lowered.steps[..]).chain(fused)
-                })
-            };
-            let works: Vec<_> = steps().flat_map(|steps| convolutions_of(steps, plan.tf32)).collect();
-            let products: Vec<_> = steps().flat_map(|steps| Multiplication::all(steps, plan.tf32)).collect();
-            gpu.choose(&works, &products)?;
-        }
-        let mut reports = Vec::new();
-        let mut tables_end = 0;
-        let mut planned = |calls, together: Option<Together>| {
-            let together = together.map(|together| Placed::new(together, &mut tables_end));
-            Planned::new(gpu, &plan, calls, together, &mut reports)
-        };
-        let once_calls = once.map(|call| planned(std::slice::from_ref(call), None));
-        let once_calls = once_calls.collect::<Result<Vec<_>, RunError>>()?;
-        let units = if gpu.eager { units_alone(&plan) } else { units(&plan) };
-        let calls = units.into_iter().map(|Unit { calls, together }| planned(&plan.calls[calls], together));
-        let mut calls = calls.collect::<Result<Vec<_>, RunError>>()?;
-        let halting = Halting::new(&plan, reports.len(), gpu.ranks());
-        if halting.is_some() {
-            let reporting: Vec<_> = calls.iter().map(|call| (call.call, call.report.is_some())).collect();
-            let looks = calls_that_look(&plan, &reporting);
-            for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
-                // A library cannot be kept from writing.
-                call.fused = call.fused.filter(|_| call.replaces_sums());
-                call.guarded = Some((call.guardable_kernels().map(Kernel::unless_halted).collect(), looks));
-            }
-        }
-        let all = || once_calls.iter().chain(&calls);
-        let kernels = all().flat_map(Planned::kernels).chain(halting.iter().flat_map(Halting::kernels));
-        gpu.compile(&kernels.collect()).map_err(failed)?;
+        let Prepared { once_calls, calls, reports, halting, table_bytes } = Prepared::new(gpu, &plan)?;
 
+        let all = || once_calls.iter().chain(&calls);
         let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
         let arena = allocate(ARENA, plan.arena_bytes)?;
         let workspace =
             allocate("scratch memory of libraries", all().map(|one| one.workspace(gpu, plan.tf32)).max().unwrap_or(0))?;
-        let tables = allocate("tables of groups", tables_end)?;
+        let tables = allocate("tables of groups", table_bytes)?;
         let sent: Vec<(NodeId, usize, DType)> = all().filter_map(Planned::message).collect();
         let bytes = sent.iter().map(|(_, bytes, _)| bytes.next_multiple_of(plan.alignment)).sum();
         let messages = (bytes > 0).then(|| allocate("messages of sums over ranks", bytes)).transpose()?;
@@ -176,7 +135,7 @@ impl CudaExecutor {
         let gathered_bytes = scalars_at + names.len() * 4;
         let arrivals_at = gathered_bytes.next_multiple_of(Arena::ALIGNMENT);
         let small = allocate("results of steps", arrivals_at + ARRIVALS_BYTES)?;
-        let state_blocks = state_numbers.iter().map(|&number| store.block(number)).collect::<Result<_, _>>()?;
+        let state_blocks = numbers.iter().map(|&number| store.block(number)).collect::<Result<_, _>>()?;
         let memory = Memory { arena, state: state_blocks };
 
         let gathered = small.block(0, gathered_bytes).map_err(failed)?;
@@ -229,11 +188,6 @@ impl CudaExecutor {
             Ok((name.clone(), Tensor { block, read: OnceCell::new() }))
         };
         let outputs = graph.outputs().iter().map(output).collect::<Result<_, GpuError>>().map_err(failed)?;
-        let is_replaced =
-            |number: usize| graph.updates().iter().any(|&(state, _)| plan.location(state) == Location::State(number));
-        let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
-        let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
-        let (replaced, invariant) = (in_store(replaced), in_store(invariant));
         Ok(CudaExecutor {
             calls,
             once_calls,
@@ -626,13 +580,9 @@ impl Executor for CudaExecutor {
         Ok(Ticket(self.steps - 1))
     }
 
-    fn collect(&mut self, Ticket(step): Ticket) -> Result<&StepResults, RunError> {
+    fn collect(&mut self, ticket: Ticket) -> Result<&StepResults, RunError> {
         self.gpu.context.is_alive()?;
-        let oldest = self.steps.saturating_sub(KEPT_RESULTS);
-        if !(oldest..self.steps).contains(&step) {
-            return Err(RunError::NoSuchStep { ticket: step, oldest });
-        }
-        let number = (step % KEPT_RESULTS) as usize;
+        let (number, step) = (ticket.place(self.steps)?, ticket.0);
         let slot = &mut self.slots[number];
         if let Err(error) = self.gpu.waiting_for_ranks(|| slot.arrived.synchronize()) {
             self.gpu.has_ranks()?;

@@ -12,6 +12,7 @@ mod halt;
 mod ledger;
 pub(crate) mod measure;
 mod planned;
+mod prepared;
 mod state;
 mod sums;
 mod tuning;

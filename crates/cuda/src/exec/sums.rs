@@ -6,9 +6,6 @@ use crate::driver::{Block, Context, Event, Flag, Stream};
 use crate::error::GpuError;
 use crate::loader::Libraries;
 use crate::nccl::{Communicator, Nccl, Reduction, UniqueId};
-use bessemer_ir::ops::Op;
-use bessemer_ir::ops::collective::AllReduceStart;
-use bessemer_ir::plan::Plan;
 use bessemer_ir::run::{Peers, RunError};
 use bessemer_ir::{DType, NodeId};
 use std::collections::HashMap;
@@ -56,19 +53,6 @@ pub(super) struct Exchange {
     ty: DType,
     packed: Event,
     added: Event,
-}
-
-/// # Errors
-/// A plan for another number of ranks than the device's.
-pub(super) fn check_ranks(plan: &Plan, device: usize) -> Result<(), RunError> {
-    let ranks = |id| match &plan.graph.node(id).op {
-        Op::AllReduce(op) | Op::AllReduceStart(AllReduceStart { op }) => Some(op.ranks),
-        _ => None,
-    };
-    match plan.graph.ids().filter_map(ranks).find(|&ranks| ranks != device) {
-        Some(plan) => Err(RunError::RankCount { plan, device }),
-        None => Ok(()),
-    }
 }
 
 impl Sums {

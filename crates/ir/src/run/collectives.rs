@@ -1,7 +1,9 @@
 //! How an executor reaches the other ranks of its job.
 
 use super::RunError;
-use crate::ops::collective::AllReduce;
+use crate::ops::Op;
+use crate::ops::collective::{AllReduce, AllReduceStart};
+use crate::plan::Plan;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -75,5 +77,20 @@ impl Collectives for Alone {
         let sent = sent.unwrap_or_else(|| panic!("all-reduce {number} was not started"));
         tensors.iter_mut().zip(sent).for_each(|(tensor, sent)| tensor.copy_from_slice(&sent));
         Ok(())
+    }
+}
+
+/// Whether a plan is one for so many ranks, where it adds over ranks at all.
+///
+/// # Errors
+/// [`RunError::RankCount`]
+pub fn check_ranks(plan: &Plan, device: usize) -> Result<(), RunError> {
+    let ranks = |id| match &plan.graph.node(id).op {
+        Op::AllReduce(op) | Op::AllReduceStart(AllReduceStart { op }) => Some(op.ranks),
+        _ => None,
+    };
+    match plan.graph.ids().filter_map(ranks).find(|&ranks| ranks != device) {
+        Some(plan) => Err(RunError::RankCount { plan, device }),
+        None => Ok(()),
     }
 }

@@ -6,10 +6,12 @@ mod elements;
 mod error;
 mod state;
 
-pub use collectives::{Alone, Collectives, Peers};
+pub use collectives::{Alone, Collectives, Peers, check_ranks};
 pub use elements::{constant_bytes, finite_range};
 pub use error::{IndexOutOfRange, NonFinite, RunError};
-pub use state::{StateBinding, StateLayout, StateSnapshot, StateStore, read_f32, read_i32, write_f32, write_i32};
+pub use state::{
+    BoundState, StateBinding, StateLayout, StateSnapshot, StateStore, read_f32, read_i32, write_f32, write_i32,
+};
 
 use crate::dtype::DType;
 use crate::graph::NodeId;
@@ -95,6 +97,23 @@ pub struct DeviceLimits {
 /// A step that was submitted and not yet collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
+
+/// Steps whose results an executor keeps, the last ones.
+pub const KEPT_RESULTS: u64 = 4;
+
+impl Ticket {
+    /// Where the results of a step lie among the kept ones, after so many steps.
+    ///
+    /// # Errors
+    /// [`RunError::NoSuchStep`] if they are not kept any more, or there was no such step.
+    pub fn place(self, steps: u64) -> Result<usize, RunError> {
+        let (Ticket(ticket), oldest) = (self, steps.saturating_sub(KEPT_RESULTS));
+        match (oldest..steps).contains(&ticket) {
+            true => Ok((ticket % KEPT_RESULTS) as usize),
+            false => Err(RunError::NoSuchStep { ticket, oldest }),
+        }
+    }
+}
 
 /// What a step gave: its outputs of one `f32` element.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 //! that read or replace them.
 
 use super::RunError;
-use crate::plan::{Plan, StateTensor};
+use crate::plan::{Location, Plan, StateTensor};
 use crate::shape::TensorType;
 use bytemuck::Pod;
 use std::any::Any;
@@ -115,12 +115,34 @@ pub struct StateBinding<'a> {
     pub rename: Option<&'a dyn Fn(&str) -> String>,
 }
 
+/// The tensors of a store that the state of a plan is, by their numbers in its layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundState {
+    /// All, in the order of the plan.
+    pub numbers: Vec<usize>,
+    /// Those that a step replaces.
+    pub replaced: Vec<usize>,
+    /// Those that it only reads.
+    pub invariant: Vec<usize>,
+}
+
 impl StateBinding<'_> {
-    /// The number in the layout of each state tensor of a plan.
+    /// Finds the state of a plan in a layout.
     ///
     /// # Errors
     /// State that the layout lacks or has with another type.
-    pub fn resolve(&self, plan: &[StateTensor], layout: &StateLayout) -> Result<Vec<usize>, RunError> {
+    pub fn bind(&self, plan: &Plan, layout: &StateLayout) -> Result<BoundState, RunError> {
+        let numbers = self.resolve(&plan.state, layout)?;
+        let updates = plan.graph.updates();
+        let is_replaced =
+            |number: usize| updates.iter().any(|&(state, _)| plan.location(state) == Location::State(number));
+        let (replaced, invariant): (Vec<_>, Vec<_>) = (0..numbers.len()).partition(|&number| is_replaced(number));
+        let in_layout = |of_plan: Vec<usize>| of_plan.into_iter().map(|number| numbers[number]).collect();
+        let (replaced, invariant) = (in_layout(replaced), in_layout(invariant));
+        Ok(BoundState { numbers, replaced, invariant })
+    }
+
+    fn resolve(&self, plan: &[StateTensor], layout: &StateLayout) -> Result<Vec<usize>, RunError> {
         let number = |wanted: &StateTensor| {
             let renamed = self.rename.map(|rename| rename(&wanted.name));
             let number = layout.number(renamed.as_deref().unwrap_or(&wanted.name))?;
