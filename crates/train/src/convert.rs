@@ -1,8 +1,6 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{
-    NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors, write_safetensors_with_note,
-};
+use crate::checkpoint::{is_tensorflow, load_weights};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, Training, holds_averages};
 use crate::onnx;
@@ -17,6 +15,7 @@ use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::ParamSpec;
+use bessemer_weights::{NamedTensor, WeightOptions, write_safetensors, write_safetensors_with_note};
 use std::path::Path;
 use std::str::FromStr;
 use std::{fmt, fs};
@@ -260,13 +259,12 @@ fn whole_folder(folder: &Path, write: impl FnOnce(&Path) -> Result<(), TrainErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::read_safetensors;
-    use crate::checkpoint::tensorflow_file::writer::write_checkpoint;
     use crate::workload::DetectorOutputs;
     use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
     use bessemer_models::electra::{self, PretrainingOptions};
     use bessemer_models::find;
     use bessemer_nn::initialise;
+    use bessemer_weights::{read_safetensors, write_tensorflow_checkpoint};
     use tempfile::TempDir;
 
     fn weights(model: &str) -> Vec<NamedTensor<'static>> {
@@ -354,7 +352,7 @@ mod tests {
             };
             NamedTensor { name, ..permuted(tensor, axes) }
         });
-        write_checkpoint(&path("model.ckpt"), &in_tensorflow.collect::<Vec<_>>());
+        write_tensorflow_checkpoint(&path("model.ckpt"), &in_tensorflow.collect::<Vec<_>>());
         let from = |names| ConvertOptions { from: Some(names), model: Some(model), ..ConvertOptions::default() };
         let converted = convert_weights(&path("model.ckpt"), &path("a"), &from(Names::TensorFlow)).unwrap();
         assert_eq!((converted.model, converted.tensors), (model, tensors.len()));

@@ -36,10 +36,7 @@ pub mod tensorboard;
 pub mod trainer;
 pub mod workload;
 
-pub use checkpoint::{
-    Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, StateDictChoice, find_checkpoint,
-    load_weights, state_dict_choice,
-};
+pub use checkpoint::{Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, find_checkpoint, load_weights};
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use device::{DeviceError, DeviceKind, DeviceOptions, InstructionSet, RankLink, Tuning};
 pub use error::{ErrorKind, TrainError, as_word};

@@ -3,11 +3,10 @@
 mod proto;
 mod translate;
 
-use crate::checkpoint::CheckpointError;
-use crate::checkpoint::publish_file;
 use bessemer_ir::passes::{fold, simplify};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{Graph, GraphError};
+use bessemer_weights::{FileError, publish_file};
 use prost::Message;
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 use std::collections::HashMap;
@@ -36,7 +35,7 @@ pub enum OnnxError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     #[error(transparent)]
-    Write(#[from] CheckpointError),
+    Write(#[from] FileError),
 }
 
 fn because(reason: &str) -> String {
