@@ -3,7 +3,6 @@
 use crate::checkpoint::{is_tensorflow, load_weights};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, Training, holds_averages};
-use crate::onnx;
 use crate::provenance::Provenance;
 use crate::state::{load_strictly, named};
 use crate::tasks::family::{Fitted, Network, NetworkForm};
@@ -15,7 +14,8 @@ use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::ParamSpec;
-use bessemer_weights::{NamedTensor, WeightOptions, write_safetensors, write_safetensors_with_note};
+use bessemer_onnx::{BATCHES, Encoded, Export};
+use bessemer_weights::{NamedTensor, WeightOptions, publish_file, write_safetensors, write_safetensors_with_note};
 use std::path::Path;
 use std::str::FromStr;
 use std::{fmt, fs};
@@ -218,7 +218,7 @@ fn write_network(
     form: &NetworkForm,
 ) -> Result<usize, TrainError> {
     let network = |batch| model.family().network(model.name(), trained, input, batch, form);
-    let [first, second] = onnx::BATCHES.map(network);
+    let [first, second] = BATCHES.map(network);
     let (Network { model: Model { graph, specs, names }, has, preprocessing }, second) = (first?, second?);
     let tensors: Vec<NamedTensor<'_>> = trained.tensors.iter().filter(|tensor| has(&tensor.name)).cloned().collect();
     let loaded = load_strictly(&specs, names, &tensors, &trained.origin)?;
@@ -227,8 +227,10 @@ fn write_network(
     };
     let parameters = loaded.into_iter().map(tensor).collect();
     let graphs = [graph, second.model.graph];
-    let export = onnx::Export { model: model.name(), graphs, parameters, metadata: preprocessing };
-    Ok(export.write(output)?)
+    let export = Export { model: model.name(), graphs, parameters, metadata: preprocessing };
+    let Encoded { bytes, tensors } = export.encode()?;
+    publish_file(output, |sink| sink.write_all(&bytes))?;
+    Ok(tensors)
 }
 
 /// The vocabulary beside weights, if there is one, and its identity.

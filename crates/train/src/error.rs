@@ -4,7 +4,6 @@ use crate::checkpoint::CheckpointError;
 use crate::device::{DeviceError, lacks_library};
 use crate::events::EventError;
 use crate::memory::BatchTooLarge;
-use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
 use crate::resume::LENGTH;
 use crate::rundir::{RunDir, RunDirError};
@@ -15,6 +14,7 @@ use bessemer_metrics::MetricError;
 use bessemer_metrics::coco::CocoError;
 use bessemer_metrics::mask::MaskError;
 use bessemer_models::{ModelError, WeightsError};
+use bessemer_onnx::OnnxError;
 use bessemer_weights::{FileError, TensorError};
 use std::borrow::Cow;
 use std::fmt;
@@ -205,9 +205,7 @@ impl TrainError {
                 _ => ErrorKind::Runtime,
             },
             Self::Onnx(OnnxError::Graph(_)) => ErrorKind::Runtime,
-            Self::File(error)
-            | Self::Checkpoint(CheckpointError::File(error))
-            | Self::Onnx(OnnxError::Write(error)) => match error {
+            Self::File(error) | Self::Checkpoint(CheckpointError::File(error)) => match error {
                 FileError::DiskFull { .. } | FileError::NotWritable { .. } | FileError::Io { .. } => ErrorKind::Runtime,
                 FileError::Damaged { .. } | FileError::Tensor { .. } | FileError::NotFound { .. } => ErrorKind::Usage,
             },
