@@ -77,7 +77,7 @@ pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
     SkippedSample, Stage, StageTimes,
 };
-pub use new_file::{NewFile, replace_file, sync_folder};
+pub use new_file::{NewFile, hidden_beside, replace_file, sync_folder};
 pub use new_folder::Unfinished;
 pub use parallel::try_map;
 pub use placement::{Placement, Resampling, ResizeBuffers};

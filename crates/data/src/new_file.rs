@@ -1,5 +1,6 @@
 //! Files to write to that appear whole or not at all.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -98,6 +99,14 @@ impl Drop for Beside {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// A name for a file or folder until it is whole: `.NAME.new` in the same folder, which lists do not show.
+pub fn hidden_beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
 }
 
 /// Makes `content` that of the file at `path`, by way of the file `beside` it (see [`NewFile`]).

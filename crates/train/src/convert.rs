@@ -10,6 +10,7 @@ use crate::tasks::huggingface::VocabularyPart;
 use crate::tasks::registry::{self, ZooModel};
 use crate::tasks::text::vocabulary_beside;
 use bessemer_data::text::Vocabulary;
+use bessemer_data::{Unfinished, hidden_beside};
 use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
@@ -249,13 +250,15 @@ fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPa
 /// Makes a new folder of what `write` puts into another one beside it, so that there is all of it or nothing.
 fn whole_folder(folder: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> Result<(), TrainError> {
     let failed = || TrainError::io(folder, "make the folder");
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(failed())?;
-    let unfinished = tempfile::Builder::new().prefix(".bessemer-").tempdir_in(parent).map_err(failed())?;
-    // A folder of its own in that one, with the usual permissions.
-    let inner = unfinished.path().join("folder");
-    write(&inner)?;
-    fs::rename(inner, folder).map_err(failed())
+    let beside = hidden_beside(folder);
+    if beside.exists() {
+        // What a killed program left.
+        fs::remove_dir_all(&beside).map_err(failed())?;
+    }
+    let unfinished = Unfinished::begin(&beside);
+    fs::create_dir_all(&beside).map_err(failed())?;
+    write(&beside)?;
+    unfinished.place(folder).map_err(failed())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 use crate::error::FileError;
-use bessemer_data::NewFile;
-use std::ffi::OsString;
+use bessemer_data::{NewFile, hidden_beside};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -9,10 +8,7 @@ use std::path::Path;
 /// # Errors
 /// What `write` returns; an unwritable folder or a full disk.
 pub fn publish_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FileError> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
-    let written = NewFile::create(path, &path.with_file_name(name)).and_then(|mut file| {
+    let written = NewFile::create(path, &hidden_beside(path)).and_then(|mut file| {
         write(&mut file)?;
         file.place_durably()
     });

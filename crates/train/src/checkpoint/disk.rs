@@ -1,9 +1,8 @@
 //! The few operations on files whose order and durability matter, behind a trait so that tests can stop between any
 //! two of them.
 
-use bessemer_data::sync_folder;
+use bessemer_data::{hidden_beside, sync_folder};
 use bessemer_weights::{FileError, publish_file};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -63,10 +62,7 @@ pub(super) fn publish(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), FileError> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
-    let beside = path.with_file_name(name);
+    let beside = hidden_beside(path);
     let result = write_and_rename(disk, &beside, path, write);
     if result.is_err() {
         let _ = fs::remove_file(&beside);
