@@ -1,7 +1,7 @@
 //! The few operations on files whose order and durability matter, behind a trait so that tests can stop between any
 //! two of them.
 
-use bessemer_data::{hidden_beside, sync_folder};
+use bessemer_data::sync_folder;
 use bessemer_weights::{FileError, publish_file};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -54,33 +54,4 @@ pub(crate) fn publish_content(path: &Path, content: &[u8]) -> Result<(), FileErr
         Ok(present) if present == content => Ok(()),
         _ => publish_file(path, |sink| sink.write_all(content)),
     }
-}
-
-/// Replaces the file at `path` by what `write` produces, or leaves it as it was.
-pub(super) fn publish(
-    disk: &dyn Disk,
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), FileError> {
-    let beside = hidden_beside(path);
-    let result = write_and_rename(disk, &beside, path, write);
-    if result.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    result.map_err(|source| FileError::writing(path, source))
-}
-
-fn write_and_rename(
-    disk: &dyn Disk,
-    beside: &Path,
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut sink = disk.create(beside)?;
-    write(&mut sink)?;
-    sink.sync()?;
-    drop(sink);
-    disk.rename(beside, path)?;
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    disk.sync_folder(folder.unwrap_or(Path::new(".")))
 }

@@ -1,12 +1,13 @@
-use super::disk::{Disk, RealDisk, publish};
+use super::disk::{Disk, RealDisk};
 use super::error::{CheckpointError, Damage};
 use super::hashing::Hashing;
 use super::manifest::{FileEntry, Manifest};
 use super::{Checkpoint, EMA_FILE, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE};
+use bessemer_data::hidden_beside;
 use bessemer_weights::{FileError, NamedTensor, read_tensors, write_tensors};
 use std::cmp::Reverse;
 use std::fs::{self, File};
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 const STEP_PREFIX: &str = "step-";
@@ -209,7 +210,20 @@ impl CheckpointStore {
     }
 
     fn point(&self, disk: &dyn Disk, pointer: &str, name: &str) -> Result<(), FileError> {
-        publish(disk, &self.folder.join(pointer), |sink| writeln!(sink, "{name}"))
+        let path = self.folder.join(pointer);
+        let beside = hidden_beside(&path);
+        let replace = || {
+            let mut sink = disk.create(&beside)?;
+            writeln!(sink, "{name}")?;
+            sink.sync()?;
+            drop(sink);
+            disk.rename(&beside, &path)?;
+            disk.sync_folder(&self.folder)
+        };
+        replace().map_err(|source| {
+            let _ = fs::remove_file(&beside);
+            FileError::writing(&path, source)
+        })
     }
 
     fn pointed(&self, pointer: &str) -> Option<PathBuf> {
