@@ -1,4 +1,4 @@
-"""Writes the files of `torch.save` that crates/train reads in its tests, good ones and hostile ones.
+"""Writes the files of `torch.save` that crates/weights reads in its tests, good ones and hostile ones.
 
 Good files have the tensors that they must give beside them (`NAME.safetensors`). Hostile ones are made from the pickle and the
 entries of a good one, or written opcode by opcode, as PyTorch would not write them. The output depends on nothing but this
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-FIXTURES = Path(__file__).parents[2] / "crates/train/tests/fixtures/torch_files"
+FIXTURES = Path(__file__).parents[2] / "crates/weights/tests/fixtures/torch_files"
 
 
 class Command:
@@ -215,7 +215,7 @@ def hostile(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=FIXTURES, help="folder (default: that of crates/train)")
+    parser.add_argument("--out", type=Path, default=FIXTURES, help="folder (default: that of crates/weights)")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     good(folder)

@@ -1,4 +1,4 @@
-"""Writes the checkpoints that crates/train reads in its tests.
+"""Writes the checkpoints that crates/weights reads in its tests.
 
 Element i of a variable is (i - 3) / 2 if it is a float, else i, or i modulo 2 if it is a bool, so that the tests know all numbers. The
 output depends on nothing but this script and the version of TensorFlow.
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-FIXTURES = Path(__file__).parents[2] / "crates/train/tests/fixtures/tensorflow_files"
+FIXTURES = Path(__file__).parents[2] / "crates/weights/tests/fixtures/tensorflow_files"
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]

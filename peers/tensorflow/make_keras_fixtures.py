@@ -1,4 +1,4 @@
-"""Writes the HDF5 files of Keras that crates/train reads in its tests, with the tensors that PyTorch has for the same models.
+"""Writes the HDF5 files of Keras that crates/weights reads in its tests, with the tensors that PyTorch has for the same models.
 
 Needs, beside the requirements of this folder, transformers 4.57, tf-keras 2.21 and torch 2.15.
 
@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.modeling_tf_pytorch_utils import load_tf2_state_dict_in_pytorch_model
 
-FIXTURES = Path(__file__).parents[2] / "crates/train/tests/fixtures/keras_files"
+FIXTURES = Path(__file__).parents[2] / "crates/weights/tests/fixtures/keras_files"
 MODELS = {
     "discriminator": (TFElectraForPreTraining, ElectraForPreTraining, 8, "tf_electra_for_pre_training"),
     "generator": (TFElectraForMaskedLM, ElectraForMaskedLM, 4, "tf_electra_for_masked_lm"),

@@ -14,8 +14,9 @@ use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceError, DeviceKind, DeviceOptions, InstructionSet,
-    ProgressMode, TrainError, find_checkpoint, state_dict_choice,
+    ProgressMode, TrainError, find_checkpoint,
 };
+use bessemer_weights::state_dict_choice;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;

@@ -30,6 +30,7 @@ mod json;
 mod labelled;
 mod listing;
 mod loader;
+mod new_file;
 mod new_folder;
 mod panics;
 mod parallel;
@@ -76,6 +77,7 @@ pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
     SkippedSample, Stage, StageTimes,
 };
+pub use new_file::{NewFile, hidden_beside, replace_file, sync_folder};
 pub use new_folder::Unfinished;
 pub use parallel::try_map;
 pub use placement::{Placement, Resampling, ResizeBuffers};

@@ -1,6 +1,7 @@
 //! Folders to write to.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::DataError;
@@ -50,6 +51,16 @@ impl Unfinished {
         Self { folder: folder.to_owned(), new, is_kept: false }
     }
 
+    /// Gives the folder its name, `path`, where it was filled beside its place: until then, nothing is at `path`, even if the program is killed.
+    ///
+    /// # Errors
+    /// A folder that cannot be renamed; it is removed.
+    pub fn place(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.folder, path)?;
+        self.keep();
+        Ok(())
+    }
+
     /// Leaves the folder as it is.
     pub fn keep(mut self) {
         self.is_kept = true;
@@ -69,5 +80,30 @@ impl Drop for Unfinished {
         for folder in &self.new {
             let _ = fs::remove_dir(folder);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_filled_beside_is_placed_whole_or_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, beside) = (root.path().join("above/folder"), root.path().join("above/folder.new"));
+        let filled = || {
+            let unfinished = Unfinished::begin(&beside);
+            fs::create_dir_all(beside.join("inner")).unwrap();
+            fs::write(beside.join("inner/file"), "content").unwrap();
+            unfinished
+        };
+        drop(filled());
+        assert!(!root.path().join("above").exists(), "nor a folder above it");
+        let unfinished = filled();
+        assert!(!path.exists());
+        unfinished.place(&path).unwrap();
+        assert!(path.join("inner/file").is_file() && !beside.exists());
+        assert!(filled().place(&path).is_err(), "the place is taken");
+        assert!(path.join("inner/file").is_file() && !beside.exists());
     }
 }

@@ -1,11 +1,8 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{
-    NamedTensor, WeightOptions, is_tensorflow, load_weights, write_safetensors, write_safetensors_with_note,
-};
+use crate::checkpoint::{is_tensorflow, load_weights};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, Training, holds_averages};
-use crate::onnx;
 use crate::provenance::Provenance;
 use crate::state::{load_strictly, named};
 use crate::tasks::family::{Fitted, Network, NetworkForm};
@@ -13,10 +10,13 @@ use crate::tasks::huggingface::VocabularyPart;
 use crate::tasks::registry::{self, ZooModel};
 use crate::tasks::text::vocabulary_beside;
 use bessemer_data::text::Vocabulary;
+use bessemer_data::{Unfinished, hidden_beside};
 use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::ParamSpec;
+use bessemer_onnx::{BATCHES, Encoded, Export};
+use bessemer_weights::{NamedTensor, WeightOptions, publish_file, write_safetensors, write_safetensors_with_note};
 use std::path::Path;
 use std::str::FromStr;
 use std::{fmt, fs};
@@ -219,7 +219,7 @@ fn write_network(
     form: &NetworkForm,
 ) -> Result<usize, TrainError> {
     let network = |batch| model.family().network(model.name(), trained, input, batch, form);
-    let [first, second] = onnx::BATCHES.map(network);
+    let [first, second] = BATCHES.map(network);
     let (Network { model: Model { graph, specs, names }, has, preprocessing }, second) = (first?, second?);
     let tensors: Vec<NamedTensor<'_>> = trained.tensors.iter().filter(|tensor| has(&tensor.name)).cloned().collect();
     let loaded = load_strictly(&specs, names, &tensors, &trained.origin)?;
@@ -228,8 +228,10 @@ fn write_network(
     };
     let parameters = loaded.into_iter().map(tensor).collect();
     let graphs = [graph, second.model.graph];
-    let export = onnx::Export { model: model.name(), graphs, parameters, metadata: preprocessing };
-    Ok(export.write(output)?)
+    let export = Export { model: model.name(), graphs, parameters, metadata: preprocessing };
+    let Encoded { bytes, tensors } = export.encode()?;
+    publish_file(output, |sink| sink.write_all(&bytes))?;
+    Ok(tensors)
 }
 
 /// The vocabulary beside weights, if there is one, and its identity.
@@ -248,25 +250,26 @@ fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPa
 /// Makes a new folder of what `write` puts into another one beside it, so that there is all of it or nothing.
 fn whole_folder(folder: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> Result<(), TrainError> {
     let failed = || TrainError::io(folder, "make the folder");
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(failed())?;
-    let unfinished = tempfile::Builder::new().prefix(".bessemer-").tempdir_in(parent).map_err(failed())?;
-    // A folder of its own in that one, with the usual permissions.
-    let inner = unfinished.path().join("folder");
-    write(&inner)?;
-    fs::rename(inner, folder).map_err(failed())
+    let beside = hidden_beside(folder);
+    if beside.exists() {
+        // What a killed program left.
+        fs::remove_dir_all(&beside).map_err(failed())?;
+    }
+    let unfinished = Unfinished::begin(&beside);
+    fs::create_dir_all(&beside).map_err(failed())?;
+    write(&beside)?;
+    unfinished.place(folder).map_err(failed())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::read_safetensors;
-    use crate::checkpoint::tensorflow_file::writer::write_checkpoint;
     use crate::workload::DetectorOutputs;
     use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
     use bessemer_models::electra::{self, PretrainingOptions};
     use bessemer_models::find;
     use bessemer_nn::initialise;
+    use bessemer_weights::{read_safetensors, write_tensorflow_checkpoint};
     use tempfile::TempDir;
 
     fn weights(model: &str) -> Vec<NamedTensor<'static>> {
@@ -354,7 +357,7 @@ mod tests {
             };
             NamedTensor { name, ..permuted(tensor, axes) }
         });
-        write_checkpoint(&path("model.ckpt"), &in_tensorflow.collect::<Vec<_>>());
+        write_tensorflow_checkpoint(&path("model.ckpt"), &in_tensorflow.collect::<Vec<_>>());
         let from = |names| ConvertOptions { from: Some(names), model: Some(model), ..ConvertOptions::default() };
         let converted = convert_weights(&path("model.ckpt"), &path("a"), &from(Names::TensorFlow)).unwrap();
         assert_eq!((converted.model, converted.tensors), (model, tensors.len()));

@@ -1,8 +1,8 @@
 //! `curves.svg`: loss, learning rate and the evaluation metric over steps, drawn beside the training thread.
 
 use crate::chart::{DrawingError, Line, LineChart, from_zero, padded, smoothed, thinned};
+use bessemer_data::replace_file;
 use plotters::prelude::*;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -180,13 +180,14 @@ impl Drop for CurvesWriter {
 fn replace(path: &Path, history: &History) -> Result<(), String> {
     let svg = history.to_svg()?;
     let beside = path.with_extension("svg.new");
-    let written = fs::write(&beside, svg).and_then(|()| fs::rename(&beside, path));
+    let written = replace_file(path, &beside, svg.as_bytes());
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn history() -> History {
         let mut history = History { metric_label: "validation top-1 (%)".to_owned(), ..Default::default() };

@@ -1,10 +1,9 @@
 //! Errors of this crate's commands, and the exit codes that they lead to.
 
-use crate::checkpoint::{CheckpointError, TensorError};
+use crate::checkpoint::CheckpointError;
 use crate::device::{DeviceError, lacks_library};
 use crate::events::EventError;
 use crate::memory::BatchTooLarge;
-use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
 use crate::resume::LENGTH;
 use crate::rundir::{RunDir, RunDirError};
@@ -15,6 +14,8 @@ use bessemer_metrics::MetricError;
 use bessemer_metrics::coco::CocoError;
 use bessemer_metrics::mask::MaskError;
 use bessemer_models::{ModelError, WeightsError};
+use bessemer_onnx::OnnxError;
+use bessemer_weights::{FileError, TensorError};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ pub enum TrainError {
     Batch(#[from] Box<BatchTooLarge>),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Event(#[from] EventError),
     #[error(transparent)]
@@ -202,12 +205,11 @@ impl TrainError {
                 _ => ErrorKind::Runtime,
             },
             Self::Onnx(OnnxError::Graph(_)) => ErrorKind::Runtime,
-            Self::Checkpoint(error) | Self::Onnx(OnnxError::Write(error)) => match error {
-                CheckpointError::DiskFull { .. } | CheckpointError::NotWritable { .. } | CheckpointError::Io { .. } => {
-                    ErrorKind::Runtime
-                }
-                _ => ErrorKind::Usage,
+            Self::File(error) | Self::Checkpoint(CheckpointError::File(error)) => match error {
+                FileError::DiskFull { .. } | FileError::NotWritable { .. } | FileError::Io { .. } => ErrorKind::Runtime,
+                FileError::Damaged { .. } | FileError::Tensor { .. } | FileError::NotFound { .. } => ErrorKind::Usage,
             },
+            Self::Checkpoint(CheckpointError::Version { .. } | CheckpointError::NoneWhole { .. }) => ErrorKind::Usage,
             Self::Onnx(OnnxError::NoForm { .. } | OnnxError::Batch { .. } | OnnxError::TooLarge { .. }) => {
                 ErrorKind::Usage
             }

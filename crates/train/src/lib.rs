@@ -17,7 +17,6 @@ pub mod machine;
 pub mod memory;
 pub mod names;
 mod number;
-mod onnx;
 pub mod progress;
 mod provenance;
 pub mod quantities;
@@ -36,17 +35,13 @@ pub mod tensorboard;
 pub mod trainer;
 pub mod workload;
 
-pub use checkpoint::{
-    Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, StateDictChoice, find_checkpoint,
-    load_weights, state_dict_choice,
-};
+pub use checkpoint::{Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, find_checkpoint, load_weights};
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use device::{DeviceError, DeviceKind, DeviceOptions, InstructionSet, RankLink, Tuning};
 pub use error::{ErrorKind, TrainError, as_word};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};
 pub use events::{Event, EventBody};
 pub use loaded_weights::{LoadedWeights, WhichWeights};
-pub use onnx::OnnxError;
 pub use progress::{Progress, ProgressMode};
 pub use ranks::{Group, GroupOptions, INPUT_BOUND};
 pub use recipe::{Recipe, StepShare};

@@ -1,8 +1,6 @@
 //! Trained weights as they are on disk, with the recipe that made them.
 
-use crate::checkpoint::{
-    MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, is_tensorflow, load_weights,
-};
+use crate::checkpoint::{MANIFEST_FILE, Manifest, find_checkpoint, is_tensorflow, load_weights};
 use crate::error::TrainError;
 use crate::provenance::Provenance;
 use crate::recipe::Recipe;
@@ -11,6 +9,7 @@ use crate::tasks::huggingface::vocabulary_in_config;
 use crate::tasks::registry;
 use bessemer_data::read_text;
 use bessemer_data::text::VocabularyIdentity;
+use bessemer_weights::{NamedTensor, WeightOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,11 @@
 //! What a file of weights says of how they were trained, so that it is taken as the run was that it comes from.
 
-use crate::checkpoint::{CheckpointError, note_of_safetensors};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, text_of_run};
 use crate::recipe::Recipe;
 use crate::tasks::registry::ZooModel;
 use bessemer_data::text::VocabularyIdentity;
+use bessemer_weights::{FileError, note_of_safetensors};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,17 +78,17 @@ impl Provenance {
     }
 }
 
-fn damaged(path: &Path, error: &dyn std::error::Error) -> CheckpointError {
+fn damaged(path: &Path, error: &dyn std::error::Error) -> FileError {
     let reason = format!("what it says of its training is damaged, or of another version of this program: {error}");
-    CheckpointError::damaged(path, reason)
+    FileError::damaged(path, reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{NamedTensor, read_safetensors, write_safetensors, write_safetensors_with_note};
     use crate::loaded_weights::Training;
     use crate::tasks::registry;
+    use bessemer_weights::{NamedTensor, read_safetensors, write_safetensors, write_safetensors_with_note};
     use tempfile::TempDir;
 
     /// What a file says of weights of this model that TensorFlow wrote, or another, with a tensor of this name.

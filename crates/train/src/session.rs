@@ -1,7 +1,7 @@
 //! A compiled step with its state: what trainers, evaluations and benchmarks run.
 
 use crate::checkpoint::hashing::sha256_hex;
-use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
+use crate::checkpoint::{Checkpoint, TrainingState};
 use crate::device::{DeviceKind, DeviceOptions};
 use crate::error::TrainError;
 use crate::events::PlanInfo;
@@ -21,6 +21,7 @@ use bessemer_ir::run::{
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::builder::MICRO_STEP;
 use bessemer_nn::{ParamKind, ParamSpec, STOP, initialise};
+use bessemer_weights::NamedTensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! The tensors of a state that belong together in one file, in the order and the names of files.
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use bessemer_ir::DType;
 use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
 use bessemer_models::{ExternalTensor, Model, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{ParamKind, ParamSpec};
+use bessemer_weights::NamedTensor;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

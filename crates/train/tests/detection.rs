@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{Exif, FileFormat, Image, ImageStream};
-use bessemer_train::checkpoint::{Dtype, NamedTensor, load_checkpoint, read_safetensors, write_safetensors};
+use bessemer_train::checkpoint::load_checkpoint;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
@@ -14,6 +14,7 @@ use bessemer_train::{
     ConvertOptions, EvalReport, EvaluateOptions, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
     convert_weights, evaluate, train,
 };
+use bessemer_weights::{Dtype, NamedTensor, read_safetensors, write_safetensors};
 use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
 use std::fs;

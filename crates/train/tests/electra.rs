@@ -2,13 +2,14 @@
 
 mod common;
 
-use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
+use bessemer_train::checkpoint::load_weights;
 use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::electra::{ClassifyOptions, classify_tokens};
 use bessemer_train::{
     ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights,
     evaluate, train,
 };
+use bessemer_weights::{NamedTensor, WeightOptions, read_safetensors, write_safetensors};
 use common::text::{losses, text};
 use common::{assert_same_tensors, last};
 use std::fs;

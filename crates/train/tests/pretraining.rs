@@ -3,7 +3,6 @@
 mod common;
 
 use bessemer_data::text::Vocabulary;
-use bessemer_train::checkpoint::read_safetensors;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
@@ -11,6 +10,7 @@ use bessemer_train::{
     ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainError, TrainOptions, convert_weights,
     evaluate, train,
 };
+use bessemer_weights::read_safetensors;
 use common::text::{losses, reversed_text, text};
 use common::{assert_same_tensors, last, last_folder};
 use std::fs;

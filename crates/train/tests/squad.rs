@@ -8,14 +8,14 @@ use bessemer_metrics::squad::{Gold, Predicted, score_v1, score_v2};
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra::{ElectraConfig, PretrainingOptions, evaluate as pretraining};
 use bessemer_nn::initialise;
-use bessemer_train::checkpoint::{read_safetensors, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::squad::{AskOptions, Reader};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, NamedTensor, Names, Recipe, RunFolder, TrainOptions,
-    convert_weights, evaluate, train,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights,
+    evaluate, train,
 };
+use bessemer_weights::{NamedTensor, read_safetensors, write_safetensors};
 use common::ranks::trained;
 use common::text::losses;
 use common::{assert_same_tensors, last};

@@ -1,8 +1,9 @@
 //! A network's weights in a PyTorch file load strictly and are those of a safetensors file.
 
-use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
+use bessemer_train::checkpoint::load_weights;
 use bessemer_train::tasks::classification::Classifier;
 use bessemer_train::{ConvertOptions, WhichWeights, convert_weights};
+use bessemer_weights::{NamedTensor, WeightOptions, read_safetensors, write_safetensors};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -13,7 +14,7 @@ fn element(i: usize) -> f32 {
 
 #[test]
 fn a_resnet_loads_as_from_safetensors() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch_files/resnet20.pth");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/tests/fixtures/torch_files/resnet20.pth");
     let to_f32 = WeightOptions { to_f32: true, ..WeightOptions::default() };
     let tensors = load_weights(&file, to_f32).unwrap();
     assert_eq!(tensors.len(), 116);

@@ -6,9 +6,9 @@ use super::detections::{self, AllowedDetections, Distance};
 use crate::peers::protocol::Answer;
 use crate::show;
 use crate::workload::{DetectorOutputs, Mode};
-use bessemer_train::checkpoint::TensorFile;
 use bessemer_train::events::{Verdict, WorkCheck};
 use bessemer_train::recipe::Compute;
+use bessemer_weights::TensorFile;
 use std::path::Path;
 
 /// Steps of a check of training: one loss before any update, and one after each of three.
@@ -183,8 +183,7 @@ mod tests {
     use super::super::{Part, Plan, Usual};
     use super::*;
     use crate::workload::StepSettings;
-    use bessemer_train::NamedTensor;
-    use bessemer_train::checkpoint::write_safetensors;
+    use bessemer_weights::{NamedTensor, write_safetensors};
     use tempfile::TempDir;
 
     /// The first group of a model's inference in fp32.

@@ -1,6 +1,6 @@
 //! How far detections are apart: compared as sets, since those of equal scores have no order.
 
-use bessemer_train::checkpoint::TensorFile;
+use bessemer_weights::TensorFile;
 use std::path::Path;
 
 /// When two detections of one class are the same one, and how many need not be found by both.
@@ -155,8 +155,7 @@ fn images(path: &Path) -> Result<Vec<Vec<Detection>>, String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use bessemer_train::NamedTensor;
-    use bessemer_train::checkpoint::write_safetensors;
+    use bessemer_weights::{NamedTensor, write_safetensors};
     use tempfile::TempDir;
 
     const ALLOWED: AllowedDetections = AllowedDetections { scores: 1e-3, overlap: 0.99, alone: 0.02, masks: 0.98 };

@@ -4,6 +4,7 @@
 use super::CompareError;
 use crate::measure::ERROR_OPTION;
 use crate::peers::protocol::{Answer, Failure};
+use bessemer_data::replace_file;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, EventBody, EventWriter, Header, WorkCheck};
 use bessemer_train::rundir::lock_file;
@@ -205,7 +206,6 @@ fn to_bytes(line: &Line) -> Vec<u8> {
 fn rewrite(path: &Path, lines: &[Line]) -> io::Result<File> {
     let beside = path.with_extension("new");
     let bytes: Vec<u8> = lines.iter().flat_map(to_bytes).collect();
-    fs::write(&beside, bytes)?;
-    fs::rename(&beside, path)?;
+    replace_file(path, &beside, &bytes)?;
     OpenOptions::new().append(true).open(path)
 }

@@ -12,6 +12,7 @@ use crate::scaling::{Point, measure_ranks, shared};
 use crate::show;
 use crate::simulator::Ranks;
 use crate::workload::Mode;
+use bessemer_data::replace_file;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, EventBody, EventWriter, Header, ScalingKind};
 pub use scope::Choice;
@@ -216,7 +217,7 @@ impl Saved {
     fn write(&self, folder: &Path) -> Result<(), CompareError> {
         let (path, beside) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
         let text = serde_json::to_string_pretty(self).expect("keys are names") + "\n";
-        fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(CompareError::at(&path))
+        replace_file(&path, &beside, text.as_bytes()).map_err(CompareError::at(&path))
     }
 }
 

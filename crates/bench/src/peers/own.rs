@@ -9,10 +9,10 @@ use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::run::{Device, Executor, RunError, StateStore, write_f32};
 use bessemer_ir::{DType, Role};
-use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::all;
-use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, NamedTensor};
+use bessemer_train::{DeviceError, DeviceKind, DeviceOptions};
+use bessemer_weights::{Dtype, FileError, NamedTensor, TensorError, TensorFile, write_safetensors};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum OwnError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error(transparent)]
-    File(#[from] CheckpointError),
+    File(#[from] FileError),
     #[error("there is no {what} `{name}`")]
     Unsupported { what: &'static str, name: String },
 }

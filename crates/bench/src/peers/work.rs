@@ -9,9 +9,9 @@ use bessemer_ir::run::{StateStore, read_f32};
 use bessemer_ir::{DType, Role, Shape};
 use bessemer_models::ModelError;
 use bessemer_nn::{DecayExclude, Optimizer, ParamKind, ParamSpec, initialise};
-use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
+use bessemer_train::DeviceOptions;
 use bessemer_train::tasks::registry;
-use bessemer_train::{DeviceOptions, NamedTensor};
+use bessemer_weights::{Dtype, FileError, NamedTensor, TensorError, write_safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -64,7 +64,7 @@ pub enum WorkError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
-    File(#[from] CheckpointError),
+    File(#[from] FileError),
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error("{}: {source}", path.display())]
@@ -291,7 +291,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use bessemer_models::{ExternalTensor, load_into};
-    use bessemer_train::checkpoint::TensorFile;
+    use bessemer_weights::TensorFile;
     use tempfile::TempDir;
 
     fn order(model: &str, mode: Mode) -> Order {

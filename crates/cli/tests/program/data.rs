@@ -270,7 +270,7 @@ fn weights_are_converted() {
 #[test]
 fn pytorch_files_are_read_and_nothing_in_them_is_run() {
     let folder = TempDir::new().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/tests/fixtures/torch_files");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/tests/fixtures/torch_files");
     for file in ["resnet20.pth", "several.pth", "command.pth", "bomb.pth", "storage_lies.pth", "legacy.pth"] {
         fs::copy(fixtures.join(file), folder.path().join(file)).unwrap();
     }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::{InstanceOptions, Vocabulary};
-use crate::{DataError, Split, hex};
+use crate::{DataError, NewFile, Split, hex};
 
 /// Name of the vocabulary's file in the folder of a prepared data set.
 pub const VOCABULARY_FILE: &str = "vocab.txt";
@@ -123,7 +124,7 @@ impl Manifest {
         let path = folder.join(MANIFEST_FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::io(&path, "read the file")(error)),
         };
         let manifest: Self =
@@ -211,6 +212,12 @@ pub(super) fn write_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result
 /// Writes a file beside its place and gives it its name when it is whole.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).map_err(DataError::writing(&partial, "write the file"))?;
-    fs::rename(&partial, path).map_err(DataError::writing(path, "rename the file to"))
+    let write = || -> io::Result<NewFile> {
+        let mut file = NewFile::create(path, &partial)?;
+        file.write_all(bytes)?;
+        file.flush()?;
+        Ok(file)
+    };
+    let file = write().map_err(DataError::writing(&partial, "write the file"))?;
+    file.place().map(drop).map_err(DataError::writing(path, "rename the file to"))
 }

@@ -15,13 +15,13 @@
 //! | `S` x 4 | where each sentence ends, in tokens |
 //! | `D` x 4 | where each document ends, in sentences |
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::positioned::read_at;
-use crate::{DataError, FilePosition};
+use crate::{DataError, FilePosition, NewFile};
 
 const MAGIC: &[u8; 8] = b"BSMRTOKS";
 const VERSION: u32 = 1;
@@ -86,8 +86,7 @@ impl Header {
 /// Writes a shard. It appears under its name when it is whole.
 pub(crate) struct ShardWriter {
     path: PathBuf,
-    partial: PathBuf,
-    file: BufWriter<File>,
+    file: NewFile,
     header: Header,
     sentence_ends: Vec<u32>,
     document_ends: Vec<u32>,
@@ -97,17 +96,11 @@ impl ShardWriter {
     /// For ids below `vocabulary_size` of the vocabulary of that hash.
     pub(super) fn create(path: &Path, vocabulary_size: usize, vocabulary: [u8; 32]) -> Result<Self, DataError> {
         let partial = path.with_extension("partial");
-        let file = File::create(&partial).map_err(DataError::writing(&partial, "create the file"))?;
+        let file = NewFile::create(path, &partial).map_err(DataError::writing(&partial, "create the file"))?;
         let token_bytes = if vocabulary_size <= 1 << 16 { 2 } else { 4 };
         let header = Header { token_bytes, vocabulary, tokens: 0, sentences: 0, documents: 0, checksums: [0; 3] };
-        let mut writer = Self {
-            path: path.to_owned(),
-            partial,
-            file: BufWriter::with_capacity(1 << 18, file),
-            header,
-            sentence_ends: Vec::new(),
-            document_ends: Vec::new(),
-        };
+        let mut writer =
+            Self { path: path.to_owned(), file, header, sentence_ends: Vec::new(), document_ends: Vec::new() };
         writer.write(&[0; HEADER_BYTES as usize])?;
         Ok(writer)
     }
@@ -143,21 +136,20 @@ impl ShardWriter {
         self.write(&sentences)?;
         self.write(&documents)?;
         let header = self.header.encode();
-        self.file.seek(SeekFrom::Start(0)).map_err(DataError::writing(&self.partial, "write the file"))?;
+        self.file.seek(SeekFrom::Start(0)).map_err(DataError::writing(self.file.beside(), "write the file"))?;
         self.write(&header)?;
-        complete(self.file, &self.partial, &self.path)
+        complete(self.file, &self.path)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        self.file.write_all(bytes).map_err(DataError::writing(&self.partial, "write the file"))
+        self.file.write_all(bytes).map_err(DataError::writing(self.file.beside(), "write the file"))
     }
 }
 
-/// Brings a file that was written as `partial` to the disk and gives it its name.
-pub(crate) fn complete(file: BufWriter<File>, partial: &Path, path: &Path) -> Result<(), DataError> {
-    let written = file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
-    written.map_err(DataError::writing(partial, "write the file"))?;
-    fs::rename(partial, path).map_err(DataError::writing(path, "rename the file to"))
+/// Brings a file to the disk and gives it its name, `path`.
+pub(crate) fn complete(mut file: NewFile, path: &Path) -> Result<(), DataError> {
+    file.sync().map_err(DataError::writing(file.beside(), "write the file"))?;
+    file.place().map(drop).map_err(DataError::writing(path, "rename the file to"))
 }
 
 fn to_bytes(numbers: &[u32]) -> Vec<u8> {
@@ -289,6 +281,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const VOCABULARY: [u8; 32] = [7; 32];
 

@@ -1,5 +1,4 @@
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +9,7 @@ use super::prepare::{Notify, Progress};
 use super::shard::complete;
 use super::store::TokenStore;
 use crate::tfrecord::{RecordFile, frame};
-use crate::{DataError, Purpose, parallel};
+use crate::{DataError, NewFile, Purpose, parallel};
 
 /// Makes sequences of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
 /// TFRecord files. Files that are whole are left as they are. Before each record `go_on` is asked.
@@ -65,10 +64,9 @@ fn is_whole(path: &Path, records: usize) -> bool {
 
 fn write_file(path: &Path, payloads: impl Iterator<Item = Result<Vec<u8>, DataError>>) -> Result<(), DataError> {
     let partial = path.with_extension("partial");
-    let file = File::create(&partial).map_err(DataError::writing(&partial, "create the file"))?;
-    let mut file = BufWriter::with_capacity(1 << 18, file);
+    let mut file = NewFile::create(path, &partial).map_err(DataError::writing(&partial, "create the file"))?;
     for payload in payloads {
         file.write_all(&frame(&payload?)).map_err(DataError::writing(&partial, "write the file"))?;
     }
-    complete(file, &partial, path)
+    complete(file, path)
 }

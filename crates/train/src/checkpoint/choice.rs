@@ -4,6 +4,7 @@ use super::MANIFEST_FILE;
 use super::error::CheckpointError;
 use super::manifest::BestMetric;
 use super::store::{CheckpointStore, read_manifest};
+use bessemer_weights::FileError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -93,12 +94,12 @@ pub fn find_checkpoint(
     path: &Path,
     choice: Option<CheckpointChoice>,
 ) -> Result<Option<ChosenCheckpoint>, CheckpointError> {
-    let not_found = |expected: String| CheckpointError::NotFound { path: path.to_owned(), expected };
+    let not_found = |expected: String| FileError::not_found(path, expected);
     let folder = path.join("checkpoints");
     if path.join(MANIFEST_FILE).exists() || !folder.is_dir() {
         return match choice {
             None => Ok(None),
-            Some(_) => Err(not_found("is no run folder; only of a run can a checkpoint be chosen".to_owned())),
+            Some(_) => Err(not_found("is no run folder; only of a run can a checkpoint be chosen".to_owned()).into()),
         };
     }
     let store = CheckpointStore::for_reading(folder);
@@ -123,7 +124,7 @@ pub fn find_checkpoint(
         None => match (store.best(), latest()) {
             (Some(best), _) => (best, ChoiceReason::Best(None)),
             (None, Some(latest)) => (latest, ChoiceReason::NotEvaluated),
-            (None, None) => return Err(not_found("the run has no checkpoint yet".to_owned())),
+            (None, None) => return Err(not_found("the run has no checkpoint yet".to_owned()).into()),
         },
     };
     let step = CheckpointStore::step_in(&found).expect("the store names checkpoints by their steps");

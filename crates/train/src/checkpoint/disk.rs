@@ -1,8 +1,8 @@
 //! The few operations on files whose order and durability matter, behind a trait so that tests can stop between any
 //! two of them.
 
-use super::error::CheckpointError;
-use std::ffi::OsString;
+use bessemer_data::sync_folder;
+use bessemer_weights::{FileError, publish_file};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -36,8 +36,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        // Windows cannot open folders; its renames are journalled.
-        if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+        sync_folder(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -49,50 +48,10 @@ impl Disk for RealDisk {
     }
 }
 
-/// [`publish`] on the disk of this machine.
-pub(crate) fn publish_file(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), CheckpointError> {
-    publish(&RealDisk, path, write)
-}
-
 /// Makes `content` that of the file at `path`, which is left alone if it has it already.
-pub(crate) fn publish_content(path: &Path, content: &[u8]) -> Result<(), CheckpointError> {
+pub(crate) fn publish_content(path: &Path, content: &[u8]) -> Result<(), FileError> {
     match fs::read(path) {
         Ok(present) if present == content => Ok(()),
         _ => publish_file(path, |sink| sink.write_all(content)),
     }
-}
-
-/// Replaces the file at `path` by what `write` produces, or leaves it as it was.
-pub(super) fn publish(
-    disk: &dyn Disk,
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), CheckpointError> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let result = write_and_rename(disk, &beside, path, write);
-    if result.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    result.map_err(|source| CheckpointError::writing(path, source))
-}
-
-fn write_and_rename(
-    disk: &dyn Disk,
-    beside: &Path,
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut sink = disk.create(beside)?;
-    write(&mut sink)?;
-    sink.sync()?;
-    drop(sink);
-    disk.rename(beside, path)?;
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    disk.sync_folder(folder.unwrap_or(Path::new(".")))
 }

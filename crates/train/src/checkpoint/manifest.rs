@@ -2,6 +2,7 @@ use super::error::CheckpointError;
 use super::hashing::sha256_hex;
 use crate::number;
 use bessemer_data::text::VocabularyIdentity;
+use bessemer_weights::FileError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -115,14 +116,14 @@ impl Manifest {
         struct Versioned {
             version: u32,
         }
-        let not_valid = |error: serde_json::Error| CheckpointError::damaged(path, format!("not a manifest: {error}"));
+        let not_valid = |error: serde_json::Error| FileError::damaged(path, format!("not a manifest: {error}"));
         let Versioned { version } = serde_json::from_slice(bytes).map_err(not_valid)?;
         if !(1..=VERSION).contains(&version) {
             return Err(CheckpointError::Version { path: path.to_owned(), found: version, supported: VERSION });
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(not_valid)?;
         if manifest.sha256 != manifest.own_sha256() {
-            return Err(CheckpointError::damaged(path, "the content does not match its checksum"));
+            return Err(FileError::damaged(path, "the content does not match its checksum").into());
         }
         Ok(manifest)
     }

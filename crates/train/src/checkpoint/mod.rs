@@ -1,4 +1,4 @@
-//! Checkpoints: complete training states on disk, and the weight files that come from elsewhere.
+//! Checkpoints: complete training states on disk, and weights from them or from elsewhere.
 //!
 //! ```text
 //! checkpoints/
@@ -17,32 +17,21 @@ mod choice;
 mod disk;
 mod error;
 pub(crate) mod hashing;
-mod hdf5_file;
+mod load;
 mod manifest;
-mod safetensors_file;
 mod store;
-mod tensor;
-mod tensor_file;
-pub(crate) mod tensorflow_file;
-mod torch_file;
-mod weights;
 
 #[cfg(test)]
 mod tests;
 
+use bessemer_weights::{MODEL_FILE, NamedTensor};
 pub use choice::{CheckpointChoice, ChoiceReason, ChosenCheckpoint, find_checkpoint};
-pub(crate) use disk::{publish_content, publish_file};
+pub(crate) use disk::publish_content;
 pub use error::{CheckpointError, Damage};
+pub(crate) use load::is_tensorflow;
+pub use load::load_weights;
 pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
-pub use safetensors::Dtype;
-pub(crate) use safetensors_file::{note_of_safetensors, write_safetensors_with_note};
-pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
-pub use tensor::{NamedTensor, TensorError};
-pub use tensor_file::TensorFile;
-pub use torch_file::{StateDictChoice, state_dict_choice};
-pub(crate) use weights::is_tensorflow;
-pub use weights::{WeightOptions, load_weights};
 
 /// Everything needed to continue a run as if it had never stopped.
 ///
@@ -69,15 +58,5 @@ impl<'a> Checkpoint<'a> {
 }
 
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
-/// What Hugging Face has beside weights.
-pub(crate) const CONFIG_FILE: &str = "config.json";
-pub(crate) const MODEL_FILE: &str = "model.safetensors";
-/// The same as older tools of Hugging Face wrote it.
-const TORCH_MODEL_FILE: &str = "pytorch_model.bin";
-/// Weights in a folder of Hugging Face or NVIDIA that TensorFlow wrote.
-const KERAS_MODEL_FILE: &str = "tf_model.h5";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const EMA_FILE: &str = "ema.safetensors";
-
-const _: () =
-    assert!(cfg!(target_endian = "little"), "safetensors are little-endian and are written as they lie in memory");

@@ -1,13 +1,13 @@
-use super::disk::{Disk, RealDisk, publish};
+use super::disk::{Disk, RealDisk};
 use super::error::{CheckpointError, Damage};
 use super::hashing::Hashing;
 use super::manifest::{FileEntry, Manifest};
-use super::safetensors_file::{read_tensors, write_tensors};
-use super::tensor::NamedTensor;
 use super::{Checkpoint, EMA_FILE, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE};
+use bessemer_data::hidden_beside;
+use bessemer_weights::{FileError, NamedTensor, read_tensors, write_tensors};
 use std::cmp::Reverse;
 use std::fs::{self, File};
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 const STEP_PREFIX: &str = "step-";
@@ -56,7 +56,7 @@ impl CheckpointStore {
     /// A folder that cannot be created, listed or cleaned.
     pub fn open(folder: impl Into<PathBuf>, keep: usize) -> Result<Self, CheckpointError> {
         let store = Self { folder: folder.into(), keep: keep.max(1) };
-        fs::create_dir_all(&store.folder).map_err(|source| CheckpointError::writing(&store.folder, source))?;
+        fs::create_dir_all(&store.folder).map_err(|source| FileError::writing(&store.folder, source))?;
         store.restore_replaced()?;
         store.remove_leftovers()?;
         Ok(store)
@@ -145,7 +145,7 @@ impl CheckpointStore {
         let path = self.folder.join(&name);
         self.move_into_place(disk, &beside, &path).map_err(|source| {
             let _ = fs::remove_dir_all(&beside);
-            CheckpointError::writing(&path, source)
+            FileError::writing(&path, source)
         })?;
         if best {
             self.point(disk, BEST, &name)?;
@@ -163,7 +163,7 @@ impl CheckpointStore {
     ) -> Result<u64, CheckpointError> {
         let writing = |path: &Path| {
             let path = path.to_owned();
-            move |source| CheckpointError::writing(&path, source)
+            move |source| FileError::writing(&path, source)
         };
         if folder.exists() {
             fs::remove_dir_all(folder).map_err(writing(folder))?;
@@ -209,8 +209,21 @@ impl CheckpointStore {
         Ok(aside)
     }
 
-    fn point(&self, disk: &dyn Disk, pointer: &str, name: &str) -> Result<(), CheckpointError> {
-        publish(disk, &self.folder.join(pointer), |sink| writeln!(sink, "{name}"))
+    fn point(&self, disk: &dyn Disk, pointer: &str, name: &str) -> Result<(), FileError> {
+        let path = self.folder.join(pointer);
+        let beside = hidden_beside(&path);
+        let replace = || {
+            let mut sink = disk.create(&beside)?;
+            writeln!(sink, "{name}")?;
+            sink.sync()?;
+            drop(sink);
+            disk.rename(&beside, &path)?;
+            disk.sync_folder(&self.folder)
+        };
+        replace().map_err(|source| {
+            let _ = fs::remove_file(&beside);
+            FileError::writing(&path, source)
+        })
     }
 
     fn pointed(&self, pointer: &str) -> Option<PathBuf> {
@@ -228,7 +241,7 @@ impl CheckpointStore {
             }
             self.move_aside(disk, &path, REMOVING)
                 .and_then(|aside| disk.remove_folder(&aside))
-                .map_err(|source| CheckpointError::Io { path, source })?;
+                .map_err(|source| FileError::Io { path, source })?;
         }
         Ok(())
     }
@@ -250,7 +263,7 @@ impl CheckpointStore {
             let Some(step) = name.strip_prefix(REPLACED).and_then(step_of) else { continue };
             let path = self.folder.join(step_name(step));
             if !path.exists() {
-                fs::rename(self.replaced(step), &path).map_err(|source| CheckpointError::writing(&path, source))?;
+                fs::rename(self.replaced(step), &path).map_err(|source| FileError::writing(&path, source))?;
             }
         }
         Ok(())
@@ -260,14 +273,14 @@ impl CheckpointStore {
         for name in self.names()?.iter().filter(|name| name.starts_with('.')) {
             let path = self.folder.join(name);
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            removed.map_err(|source| CheckpointError::writing(&path, source))?;
+            removed.map_err(|source| FileError::writing(&path, source))?;
         }
         Ok(())
     }
 
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let list = || fs::read_dir(&self.folder)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
-        let names = list().map_err(|source| CheckpointError::reading(&self.folder, source))?;
+        let names = list().map_err(|source| FileError::reading(&self.folder, source))?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 }
@@ -282,10 +295,8 @@ pub fn load_newest(path: &Path) -> Result<Checkpoint<'static>, CheckpointError> 
     }
     let folder = path.join("checkpoints");
     let loaded = if folder.is_dir() { CheckpointStore::for_reading(folder).load_latest()? } else { None };
-    loaded.map(|loaded| loaded.checkpoint).ok_or_else(|| CheckpointError::NotFound {
-        path: path.to_owned(),
-        expected: "expected a checkpoint folder (with manifest.json) or a run folder with checkpoints in it".to_owned(),
-    })
+    let expected = "expected a checkpoint folder (with manifest.json) or a run folder with checkpoints in it";
+    loaded.map(|loaded| loaded.checkpoint).ok_or_else(|| FileError::not_found(path, expected).into())
 }
 
 /// Loads one checkpoint folder after verifying size and checksum of each file.
@@ -305,8 +316,8 @@ pub fn load_checkpoint(folder: &Path) -> Result<Checkpoint<'static>, CheckpointE
 pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, CheckpointError> {
     let path = folder.join(MANIFEST_FILE);
     let bytes = fs::read(&path).map_err(|source| match source.kind() {
-        ErrorKind::NotFound => CheckpointError::damaged(&path, "the file is missing"),
-        _ => CheckpointError::reading(&path, source),
+        ErrorKind::NotFound => FileError::damaged(&path, "the file is missing"),
+        _ => FileError::reading(&path, source),
     })?;
     Manifest::parse(&bytes, &path)
 }
@@ -320,16 +331,16 @@ pub(super) fn read_part(
     folder: &Path,
     manifest: &Manifest,
     name: &str,
-) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+) -> Result<Vec<NamedTensor<'static>>, FileError> {
     let path = folder.join(name);
-    let damaged = |reason: String| CheckpointError::damaged(&path, reason);
+    let damaged = |reason: String| FileError::damaged(&path, reason);
     let entry = manifest.files.iter().find(|file| file.name == name);
     let entry = entry.ok_or_else(|| damaged("the manifest does not list this file".to_owned()))?;
     let file = File::open(&path).map_err(|source| match source.kind() {
         ErrorKind::NotFound => damaged("the file is missing".to_owned()),
-        _ => CheckpointError::reading(&path, source),
+        _ => FileError::reading(&path, source),
     })?;
-    let size = file.metadata().map_err(|source| CheckpointError::reading(&path, source))?.len();
+    let size = file.metadata().map_err(|source| FileError::reading(&path, source))?.len();
     if size != entry.size {
         return Err(damaged(format!("{size} bytes, the manifest says {}", entry.size)));
     }

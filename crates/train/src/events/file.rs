@@ -1,7 +1,8 @@
 use super::{Event, VERSION};
+use bessemer_data::NewFile;
 use serde::Deserialize;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// Why a log of events cannot be read or written.
@@ -84,13 +85,10 @@ impl EventWriter {
     /// Replaces the file at once by one that holds `events`.
     fn rewrite(path: &Path, events: &[Event]) -> Result<Self, EventError> {
         let beside = path.with_extension("jsonl.new");
-        let file = File::create(&beside).map_err(at(&beside))?;
-        let mut buffer = BufWriter::new(&file);
-        let written = events.iter().try_for_each(|event| buffer.write_all(to_line(event).as_bytes()));
-        written.and_then(|()| buffer.flush()).map_err(at(&beside))?;
-        drop(buffer);
-        file.sync_all().map_err(at(&beside))?;
-        fs::rename(&beside, path).map_err(at(path))?;
+        let mut new = NewFile::create(path, &beside).map_err(at(&beside))?;
+        let written = events.iter().try_for_each(|event| new.write_all(to_line(event).as_bytes()));
+        written.and_then(|()| new.sync()).map_err(at(&beside))?;
+        let file = new.place().map_err(at(path))?;
         Ok(Self { file, path: path.to_owned() })
     }
 }

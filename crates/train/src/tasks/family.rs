@@ -4,7 +4,6 @@ use super::frames::Annotator;
 use super::infer::{PredictOptions, Predictor};
 use super::samples::Sample;
 use super::{Evaluation, MetricSchema, Task};
-use crate::checkpoint::{CheckpointError, NamedTensor};
 use crate::device::DeviceKind;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -17,6 +16,7 @@ use crate::workload::{ComparedWork, DetectorOutputs, Mode, NamedSetting, StepSet
 use bessemer_data::Split;
 use bessemer_data::coco::CocoOptions;
 use bessemer_models::{Model, ModelError, Summary, WeightNames, WeightsError};
+use bessemer_weights::{JointWeights, NamedTensor};
 use std::fmt;
 use std::path::Path;
 
@@ -101,20 +101,8 @@ pub struct EmbeddingTable {
     pub multiple: u64,
 }
 
-/// The tensors of a file.
-pub type Tensors = Vec<NamedTensor<'static>>;
-
 /// What builds the graph of a step.
 pub type BuildStep = fn(&Work<'_>) -> Result<Model, ModelError>;
-
-/// Weights that are published as two networks, in two folders of a folder, and are one model here.
-#[derive(Debug)]
-pub struct JointWeights {
-    /// The first one says what both share, such as the vocabulary, and may come alone.
-    pub folders: [&'static str; 2],
-    /// The tensors of the model from those of both networks; the path is the second one's file.
-    pub join: fn(Tensors, Tensors, &Path) -> Result<Tensors, CheckpointError>,
-}
 
 /// Writes weights under their canonical names to a folder as Hugging Face has it.
 pub type FolderWriter = Box<dyn Fn(&Path, &[NamedTensor<'static>], &VocabularyPart) -> Result<(), TrainError>>;

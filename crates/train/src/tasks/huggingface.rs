@@ -1,11 +1,11 @@
 //! Folders as Hugging Face has them: `config.json`, `model.safetensors` and `vocab.txt`.
 
-use crate::checkpoint::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors};
 use crate::error::TrainError;
 use crate::tasks::registry;
 use bessemer_data::text::{VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_models::bert::BertConfig;
 use bessemer_nn::Activation;
+use bessemer_weights::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

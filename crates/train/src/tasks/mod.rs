@@ -32,13 +32,13 @@ pub use metric_schema::{Better, Metric, MetricSchema, ReferenceName, ReferenceNa
 pub use record::Record;
 pub use registry::metric_schema;
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::session::{EvalSession, TrainSession};
 use crate::setup::RunShape;
 use bessemer_data::text::VocabularyIdentity;
 use bessemer_models::Model;
+use bessemer_weights::NamedTensor;
 use class_scores::ClassTables;
 use std::collections::BTreeMap;
 use std::path::Path;

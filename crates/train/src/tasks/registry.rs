@@ -1,10 +1,10 @@
 //! The families of models: the one list that knows them all.
 
 use super::MetricSchema;
-use super::family::{Family, JointWeights, ModelInfo};
-use crate::checkpoint::NamedTensor;
+use super::family::{Family, ModelInfo};
 use crate::error::TrainError;
 use bessemer_models::ModelError;
+use bessemer_weights::{JointWeights, NamedTensor};
 use std::fmt;
 
 /// All families, in the order of lists.

@@ -6,6 +6,7 @@ use crate::events::{CheckpointInfo, EndInfo, EvalInfo, EventError, PlanInfo, Ran
 use crate::progress::{Progress, ProgressMode};
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
+use bessemer_weights::FileError;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
@@ -153,7 +154,7 @@ impl RunFiles {
         let (step, store) = (checkpoint.state.step, files.store.clone());
         let path = files.run.path().to_owned();
         let writer = Builder::new().name("checkpoint".to_owned()).spawn(move || store.save(&checkpoint, best));
-        let writer = writer.map_err(|source| CheckpointError::Io { path, source })?;
+        let writer = writer.map_err(|source| CheckpointError::from(FileError::Io { path, source }))?;
         files.saving = Some(Saving { step, best, started, writer });
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod files;
 mod prepare;
 
-use crate::checkpoint::{BestMetric, Checkpoint, NamedTensor, SamplerPosition, TrainingState};
+use crate::checkpoint::{BestMetric, Checkpoint, SamplerPosition, TrainingState};
 use crate::error::{ErrorKind, FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
 use crate::events::{EndInfo, EvalInfo, RankTimes, RanksInfo, Status, StepInfo};
@@ -18,6 +18,7 @@ use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
 use bessemer_data::{BatchRange, Position};
 use bessemer_ir::run::{NonFinite, Ticket};
+use bessemer_weights::NamedTensor;
 use files::RunFiles;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;

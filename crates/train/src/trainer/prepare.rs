@@ -2,7 +2,7 @@
 
 use super::files::RunFiles;
 use super::{Clock, Evaluator, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
-use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
+use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, PlanInfo, RunInfo, Status, read_events};
 use crate::loaded_weights::Training;
@@ -19,6 +19,7 @@ use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, WeightOrigin, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
+use bessemer_weights::WeightOptions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 

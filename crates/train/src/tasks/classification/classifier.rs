@@ -2,7 +2,6 @@
 
 use super::model_options;
 use super::recipe::ClassifierRecipe;
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights, text_of_run};
 use crate::recipe::{Override, Recipe};
@@ -12,6 +11,7 @@ use bessemer_data::{Exif, IMAGENET_CLASSES, Resampling, ResizeCentreCrop, imagen
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
+use bessemer_weights::NamedTensor;
 use std::ops::Range;
 use std::path::Path;
 

@@ -4,7 +4,6 @@ use super::classifier::{CLASSES_FILE, Classifier, classes_of, recipe_of_file};
 use super::infer::ClassPredictor;
 use super::recipe::ClassifierRecipe;
 use super::{Classification, DataSource, TERMS, samples, workload};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -24,6 +23,7 @@ use bessemer_models::classifier::NAMES;
 use bessemer_models::{
     Architecture, InputFormat, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find,
 };
+use bessemer_weights::NamedTensor;
 use std::path::Path;
 
 /// Classifiers of images: ResNets and EfficientNets.

@@ -25,7 +25,7 @@ use super::{
     Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceName, ReferenceNames,
     Score, Task, WeightOrigin,
 };
-use crate::checkpoint::{NamedTensor, publish_content};
+use crate::checkpoint::publish_content;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -38,6 +38,7 @@ use bessemer_data::{
     Split, Transform, UnknownClass, readable_class,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
+use bessemer_weights::NamedTensor;
 use classifier::{classes_of, is_of_last_layer};
 use recipe::ClassifierRecipe;
 use score::Accuracy;

@@ -1,13 +1,14 @@
 //! Trained detectors as they are on disk, with what is needed to use them.
 
 use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
-use crate::checkpoint::{NamedTensor, publish_content};
+use crate::checkpoint::publish_content;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, RunText, WhichWeights, text_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession, TrainSession};
 use crate::tasks::InitialWeights;
 use bessemer_data::Split;
+use bessemer_weights::NamedTensor;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

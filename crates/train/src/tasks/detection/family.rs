@@ -4,7 +4,6 @@ use super::detector::{CATEGORIES_FILE, Detector};
 use super::infer::ObjectPredictor;
 use super::kind::DetectorKind;
 use super::{Detection, samples, sources};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -23,6 +22,7 @@ use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, DetectorOutputs, Mode as StepMode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_data::Split;
 use bessemer_models::{ModelError, Summary, WeightNames};
+use bessemer_weights::NamedTensor;
 use std::path::Path;
 
 /// Detectors of objects of one kind.

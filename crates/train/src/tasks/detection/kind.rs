@@ -1,6 +1,5 @@
 //! What the kinds of detectors have in common, and where they differ.
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
@@ -13,6 +12,7 @@ use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_data::{Exif, Split};
 use bessemer_models::{Model, ModelError, Summary, WeightNames};
 use bessemer_nn::Padding;
+use bessemer_weights::NamedTensor;
 
 /// A kind of detectors: what sets one network apart from another in training, evaluation and use.
 pub(super) trait DetectorKind: Sync {

@@ -3,14 +3,13 @@
 use super::infer::TokenClassifier;
 use super::recipe::ElectraRecipe;
 use super::{Networks, TERMS, names, workload};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::tasks::family::{
-    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkForm,
-    Recognised, SampleInfo,
+    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised,
+    SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::vocabulary_beside;
@@ -22,6 +21,7 @@ use bessemer_models::bert::Sequences;
 use bessemer_models::electra::names::{NAMES, in_discriminator};
 use bessemer_models::electra::{self, ELECTRAS, ElectraSpec};
 use bessemer_models::{ModelError, Summary, WeightNames};
+use bessemer_weights::{JointWeights, NamedTensor};
 use std::path::Path;
 
 /// ELECTRAs, for pre-training.

@@ -5,7 +5,6 @@ mod points;
 mod task;
 mod tests;
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -19,6 +18,7 @@ use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSc
 use crate::workload::{Fill, Mode, Work, Workload};
 use bessemer_models::{ModelError, Summary, WeightNames};
 use bessemer_nn::{Optimizer, Sgd};
+use bessemer_weights::NamedTensor;
 use serde::Serialize;
 use std::path::Path;
 use task::{HeldOut, Quadrants};

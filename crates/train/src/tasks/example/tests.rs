@@ -2,7 +2,6 @@
 
 use super::points::class_of;
 use super::{FAMILY, MODEL};
-use crate::checkpoint::{NamedTensor, read_safetensors, write_safetensors};
 use crate::recipe::{Recipe, builtin_names};
 use crate::tasks::family::Family;
 use crate::tasks::infer::PredictOptions;
@@ -11,6 +10,7 @@ use crate::trainer::{RunFolder, TrainOptions, TrainReport, train};
 use crate::workload::{Mode, workload};
 use crate::{ConvertOptions, EvaluateOptions, convert_weights, evaluate};
 use bessemer_ir::DType;
+use bessemer_weights::{NamedTensor, read_safetensors, write_safetensors};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -4,7 +4,6 @@ use super::infer::MaskPredictor;
 use super::model::config_of;
 use super::recipe::BertRecipe;
 use super::{Bert, TERMS, workload};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -20,6 +19,7 @@ use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::bert::{self, BERTS, BertOptions, BertSpec, NAMES, Sequences};
 use bessemer_models::{ModelError, Summary, WeightNames};
+use bessemer_weights::NamedTensor;
 use std::path::Path;
 
 /// BERTs, for pre-training.

@@ -4,7 +4,6 @@ use super::infer::QuestionPredictor;
 use super::recipe::QuestionRecipe;
 use super::weights::HEADS;
 use super::{Squad, TERMS, model, workload};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -21,6 +20,7 @@ use crate::workload::{ComparedWork, Mode, NamedSetting, StepSettings, Work, Work
 use bessemer_models::electra::names::NAMES;
 use bessemer_models::electra::{self, ELECTRA_SQUADS, ElectraSquadSpec};
 use bessemer_models::{ModelError, Summary, WeightNames};
+use bessemer_weights::NamedTensor;
 use std::path::Path;
 
 /// ELECTRAs that answer questions.

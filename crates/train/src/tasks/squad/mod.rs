@@ -17,7 +17,7 @@ use super::{
     Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, ReferenceName, ReferenceNames,
     Score, Task, WeightOrigin,
 };
-use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, publish_content};
+use crate::checkpoint::{load_weights, publish_content};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
@@ -30,6 +30,7 @@ use bessemer_data::{BatchRange, Sampler, SamplerOptions, Share, hex};
 use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
 use bessemer_nn::Activation;
+use bessemer_weights::{NamedTensor, WeightOptions};
 use model::Answering;
 use recipe::{QuestionRecipe, SquadFields};
 use score::SquadMetrics;

@@ -1,7 +1,6 @@
 //! What weights are for, and which of their tensors fine-tuning begins with.
 
 use super::recipe::QuestionRecipe;
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::loaded_weights::Training;
 use crate::recipe::Recipe;
@@ -10,6 +9,7 @@ use crate::tasks::electra::ElectraRecipe;
 use crate::tasks::huggingface::activation_in;
 use bessemer_models::electra::SpanHead;
 use bessemer_nn::Activation;
+use bessemer_weights::NamedTensor;
 use std::path::Path;
 
 /// How names of the encoder begin; `ElectraModel` of Hugging Face is without it.

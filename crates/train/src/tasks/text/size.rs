@@ -1,11 +1,11 @@
 //! What the names and shapes of tensors reveal about their encoder.
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::tasks::family::{EmbeddingTable, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::registry;
 use bessemer_models::WeightNames;
 use bessemer_models::bert::BertConfig;
+use bessemer_weights::NamedTensor;
 
 /// Tables of embeddings are padded to multiples of at most this many tokens, unless a recipe says more.
 const MOST_PADDING: u64 = 128;

@@ -1,12 +1,12 @@
 //! Whether a vocabulary is the one that weights were trained with.
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::tasks::family::{EmbeddingTable, Family};
 use crate::tasks::registry;
 use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
+use bessemer_weights::NamedTensor;
 use std::path::{Path, PathBuf};
 
 /// Weights, and what is known of their vocabulary.

@@ -7,7 +7,6 @@ mod workload;
 use super::family::Detectors;
 use super::kind::{DetectorKind, DetectorSettings, DetectorWeights, frozen, padding_note, padding_of};
 use super::score::{BOX_METRICS, box_metric};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
@@ -19,6 +18,7 @@ use bessemer_models::efficientdet::{self, BACKBONE, DetectorOptions, DetectorSpe
 use bessemer_models::{Model, ModelError, Summary};
 use bessemer_nn::Mode;
 use bessemer_nn::Padding;
+use bessemer_weights::NamedTensor;
 use recipe::DetectorRecipe;
 
 /// The family.

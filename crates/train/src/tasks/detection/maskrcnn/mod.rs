@@ -7,7 +7,6 @@ mod workload;
 use super::family::Detectors;
 use super::kind::{DetectorKind, DetectorSettings, DetectorWeights, frozen, padding_note, padding_of};
 use super::score::{BOX_METRICS, box_metric, mask_metric};
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::{RunShape, train_config};
@@ -18,6 +17,7 @@ use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnOptions, MaskRcnnSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
 use bessemer_nn::Padding;
+use bessemer_weights::NamedTensor;
 use recipe::MaskRcnnRecipe;
 
 /// The family.

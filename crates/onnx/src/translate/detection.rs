@@ -1,10 +1,8 @@
 //! Operations of detectors.
 
-use super::super::OnnxError;
-use super::super::proto::{
-    AttributeProto, GraphProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto, element,
-};
 use super::{Layout, Translator};
+use crate::OnnxError;
+use crate::proto::{AttributeProto, GraphProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto, element};
 use bessemer_ir::ops::detection::boxes::{BoxClip, DecodeBoxes};
 use bessemer_ir::ops::detection::roi::{RoiAlign, RoiBorder, RoiSamples};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};

@@ -1,17 +1,16 @@
 //! Models as ONNX files: the graph of inference, operation by operation, with its weights.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod proto;
 mod translate;
 
-use crate::checkpoint::CheckpointError;
-use crate::checkpoint::publish_file;
 use bessemer_ir::passes::{fold, simplify};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{Graph, GraphError};
 use prost::Message;
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 use std::collections::HashMap;
-use std::path::Path;
 use translate::Translator;
 
 /// Version of the ONNX format.
@@ -21,7 +20,7 @@ const OPSET: i64 = 17;
 /// Largest message of Protocol Buffers, in bytes.
 const LARGEST: usize = i32::MAX as usize;
 /// Batches of the two graphs that an export compares: what differs depends on the batch.
-pub(crate) const BATCHES: [usize; 2] = [2, 3];
+pub const BATCHES: [usize; 2] = [2, 3];
 
 /// Why a model cannot be written as an ONNX file.
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
@@ -35,8 +34,6 @@ pub enum OnnxError {
     TooLarge { model: String, bytes: usize },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error(transparent)]
-    Write(#[from] CheckpointError),
 }
 
 fn because(reason: &str) -> String {
@@ -44,7 +41,8 @@ fn because(reason: &str) -> String {
 }
 
 /// What is written.
-pub(crate) struct Export<'a> {
+#[derive(Debug)]
+pub struct Export<'a> {
     /// Name of the model.
     pub model: &'a str,
     /// Inference for [`BATCHES`], before compilation.
@@ -55,19 +53,28 @@ pub(crate) struct Export<'a> {
     pub metadata: Vec<(&'static str, String)>,
 }
 
+/// An ONNX file.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    /// The content of the file.
+    pub bytes: Vec<u8>,
+    /// The number of tensors in it.
+    pub tensors: usize,
+}
+
 impl Export<'_> {
-    /// Writes the file at `path`, or leaves what is there. Returns the number of tensors in it.
+    /// The file.
     ///
     /// # Errors
-    /// An operation without an ONNX form; a file of more than 2 GiB; a file that cannot be written.
-    pub(crate) fn write(&self, path: &Path) -> Result<usize, OnnxError> {
+    /// An operation without an ONNX form; a file of more than 2 GiB.
+    pub fn encode(&self) -> Result<Encoded, OnnxError> {
         let model = self.message()?;
         let bytes = model.encoded_len();
         if bytes > LARGEST {
             return Err(OnnxError::TooLarge { model: self.model.to_owned(), bytes });
         }
-        publish_file(path, |sink| sink.write_all(&model.encode_to_vec()))?;
-        Ok(model.graph.map_or(0, |graph| graph.initializer.len()))
+        let tensors = model.graph.as_ref().map_or(0, |graph| graph.initializer.len());
+        Ok(Encoded { bytes: model.encode_to_vec(), tensors })
     }
 
     fn message(&self) -> Result<ModelProto, OnnxError> {

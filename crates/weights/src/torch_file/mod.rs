@@ -10,9 +10,9 @@ mod pickle;
 mod tests;
 mod view;
 
-use super::error::{CheckpointError, shown};
-use super::tensor::NamedTensor;
-use super::weights::head;
+use crate::error::{FileError, shown};
+use crate::read::head;
+use crate::tensor::NamedTensor;
 use archive::{Archive, PICKLE};
 use pickle::{Object, Unpickled, Value, unpickle};
 use std::borrow::Cow;
@@ -54,7 +54,7 @@ impl fmt::Display for StateDictChoice {
 ///
 /// # Errors
 /// A PyTorch file that cannot be read.
-pub fn state_dict_choice(path: &Path) -> Result<Option<StateDictChoice>, CheckpointError> {
+pub fn state_dict_choice(path: &Path) -> Result<Option<StateDictChoice>, FileError> {
     if !path.is_file() || !is_torch_file(path)? {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ pub fn state_dict_choice(path: &Path) -> Result<Option<StateDictChoice>, Checkpo
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn is_torch_file(path: &Path) -> Result<bool, CheckpointError> {
+pub(crate) fn is_torch_file(path: &Path) -> Result<bool, FileError> {
     let head = head(path)?;
     let named = path.extension().and_then(|extension| extension.to_str());
     let is_named = named.is_some_and(|extension| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()));
@@ -87,7 +87,7 @@ fn is_legacy(head: &[u8]) -> bool {
 /// # Errors
 /// A file of an older format, truncated, compressed or contradictory, or whose pickle needs anything but tensors and plain
 /// values; one without a state dict.
-pub(super) fn read_torch_file(path: &Path, averaged: bool) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+pub(crate) fn read_torch_file(path: &Path, averaged: bool) -> Result<Vec<NamedTensor<'static>>, FileError> {
     StateDict::open(path, averaged)?.tensors()
 }
 
@@ -100,16 +100,16 @@ struct StateDict {
 }
 
 impl StateDict {
-    fn open(path: &Path, averaged: bool) -> Result<Self, CheckpointError> {
+    fn open(path: &Path, averaged: bool) -> Result<Self, FileError> {
         let head = head(path)?;
         if is_legacy(&head) {
             let reason = "written in the format of PyTorch before 1.6, which is not read; convert it with PyTorch: \
                           torch.save(torch.load(\"OLD.pth\", map_location=\"cpu\", weights_only=True), \"NEW.pth\")";
-            return Err(CheckpointError::damaged(path, reason));
+            return Err(FileError::damaged(path, reason));
         }
         if !head.starts_with(ZIP) {
             let reason = "neither a safetensors file nor what torch.save writes (a zip archive)";
-            return Err(CheckpointError::damaged(path, reason));
+            return Err(FileError::damaged(path, reason));
         }
         let archive = Archive::open(path)?;
         let bytes = archive.pickle()?;
@@ -130,7 +130,7 @@ impl StateDict {
     }
 
     /// Checks what pickle and archive say about sizes, against each other and the file.
-    fn check_sizes(&self) -> Result<(), CheckpointError> {
+    fn check_sizes(&self) -> Result<(), FileError> {
         let archive = &self.archive;
         let mut storages = BTreeSet::new();
         let (mut stored, mut dense) = (0_u64, 0_u64);
@@ -161,7 +161,7 @@ impl StateDict {
     }
 
     /// Reads each storage once.
-    fn tensors(&self) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    fn tensors(&self) -> Result<Vec<NamedTensor<'static>>, FileError> {
         let mut users: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, (_, view)) in self.views.iter().enumerate() {
             users.entry(&view.storage).or_default().push(index);

@@ -3,11 +3,11 @@
 mod detection;
 mod emit;
 
-use super::proto::{
+use crate::proto::{
     AttributeProto, Dimension, DimensionProto, GraphProto, TensorShapeProto, TensorTypeProto, TypeProto,
     ValueInfoProto, element,
 };
-use super::{BATCHES, OnnxError};
+use crate::{BATCHES, OnnxError};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::Attention;
 use bessemer_ir::ops::conv::Conv2d;

@@ -4,9 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::error::{CheckpointError, shown};
-use super::tensor::NamedTensor;
-use super::weights::head;
+use crate::error::{FileError, shown};
+use crate::read::head;
+use crate::tensor::NamedTensor;
 use bessemer_data::{MOST_HDF5_COMPRESSION, open_hdf5};
 use hdf5_reader::group::Group;
 use hdf5_reader::{Dataset, Datatype};
@@ -27,7 +27,7 @@ const MAX_MEMBERS: usize = 1 << 16;
 
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn is_hdf5_file(path: &Path) -> Result<bool, CheckpointError> {
+pub(crate) fn is_hdf5_file(path: &Path) -> Result<bool, FileError> {
     Ok(head(path)?.starts_with(&MAGIC))
 }
 
@@ -36,15 +36,15 @@ pub(super) fn is_hdf5_file(path: &Path) -> Result<bool, CheckpointError> {
 ///
 /// # Errors
 /// A file that is truncated, damaged or holds no variables; elements that are no numbers; one name for different variables.
-pub(super) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let damaged = |reason: String| CheckpointError::damaged(path, reason);
+pub(crate) fn read_hdf5_file(path: &Path) -> Result<Vec<NamedTensor<'static>>, FileError> {
+    let damaged = |reason: String| FileError::damaged(path, reason);
     let file = open_hdf5(path).map_err(damaged)?;
     let mut layers = file.root_group().map_err(|error| damaged(error.to_string()))?;
     let (groups, _) = layers.member_names().map_err(|error| damaged(error.to_string()))?;
     if groups.iter().any(|name| name == LAYERS) {
         layers = layers.group(LAYERS).map_err(|error| damaged(error.to_string()))?;
     }
-    let bytes = fs::metadata(path).map_err(|source| CheckpointError::reading(path, source))?.len();
+    let bytes = fs::metadata(path).map_err(|source| FileError::reading(path, source))?.len();
     let mut found = Found { path, limits: Limits::new(bytes), tensors: BTreeMap::new() };
     for layer in layers.groups().map_err(|error| damaged(error.to_string()))? {
         found.collect(&layer, "", MAX_DEPTH)?;
@@ -63,8 +63,8 @@ struct Found<'a> {
 
 impl Found<'_> {
     /// Reads what lies in a group, whose name within its layer is `scope`.
-    fn collect(&mut self, group: &Group, scope: &str, depth: usize) -> Result<(), CheckpointError> {
-        let damaged = |reason: String| CheckpointError::damaged(self.path, reason);
+    fn collect(&mut self, group: &Group, scope: &str, depth: usize) -> Result<(), FileError> {
+        let damaged = |reason: String| FileError::damaged(self.path, reason);
         let (groups, arrays) =
             group.members().map_err(|error| damaged(format!("group `{}`: {error}", shown(scope))))?;
         if depth == 0 && !groups.is_empty() {
@@ -82,8 +82,8 @@ impl Found<'_> {
         groups.iter().try_for_each(|inner| self.collect(inner, &format!("{scope}{}/", inner.name()), depth - 1))
     }
 
-    fn problem(&self, tensor: &str, reason: String) -> CheckpointError {
-        CheckpointError::Tensor { path: self.path.to_owned(), tensor: shown(tensor), reason }
+    fn problem(&self, tensor: &str, reason: String) -> FileError {
+        FileError::Tensor { path: self.path.to_owned(), tensor: shown(tensor), reason }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a checkpoint of TensorFlow lies.
 
 use super::with_suffix;
-use crate::checkpoint::error::CheckpointError;
+use crate::error::FileError;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -19,8 +19,8 @@ const VARIABLES: &str = "variables/variables";
 ///
 /// # Errors
 /// A folder that cannot be read, has several checkpoints without saying which, or not the one that it names; files without their index.
-pub(crate) fn find_prefix(path: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    let missing = |expected: String| Err(CheckpointError::NotFound { path: path.to_owned(), expected });
+pub(crate) fn find_prefix(path: &Path) -> Result<Option<PathBuf>, FileError> {
+    let missing = |expected: String| Err(FileError::NotFound { path: path.to_owned(), expected });
     if path.is_dir() {
         return in_folder(path);
     }
@@ -51,8 +51,8 @@ fn of_shard(name: &str) -> Option<&str> {
     (is_number(shard) && is_number(shards)).then_some(stem)
 }
 
-fn in_folder(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    let missing = |expected: String| Err(CheckpointError::NotFound { path: folder.to_owned(), expected });
+fn in_folder(folder: &Path) -> Result<Option<PathBuf>, FileError> {
+    let missing = |expected: String| Err(FileError::NotFound { path: folder.to_owned(), expected });
     if folder.join(SAVED_MODEL_FILE).is_file() {
         let prefix = folder.join(VARIABLES);
         return match with_suffix(&prefix, INDEX_SUFFIX).is_file() {
@@ -69,7 +69,7 @@ fn in_folder(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
             false => missing(format!("its file `{NEWEST_FILE}` names {}, which is not there", name.display())),
         };
     }
-    let io_error = |source| CheckpointError::reading(folder, source);
+    let io_error = |source| FileError::reading(folder, source);
     let mut found = Vec::new();
     for file in fs::read_dir(folder).map_err(io_error)? {
         let file = file.map_err(io_error)?;
@@ -87,11 +87,11 @@ fn in_folder(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
 
 /// The checkpoint that a file `checkpoint` names, relative to its folder. Of an absolute path the last part counts, so that folders can be
 /// moved.
-fn newest_name(file: &Path) -> Result<PathBuf, CheckpointError> {
-    let damaged = |reason: &str| CheckpointError::damaged(file, reason);
+fn newest_name(file: &Path) -> Result<PathBuf, FileError> {
+    let damaged = |reason: &str| FileError::damaged(file, reason);
     let mut text = String::new();
     let read = File::open(file).and_then(|file| file.take(MAX_NEWEST_BYTES).read_to_string(&mut text));
-    read.map_err(|source| CheckpointError::reading(file, source))?;
+    read.map_err(|source| FileError::reading(file, source))?;
     let value = text.lines().find_map(|line| line.trim().strip_prefix(NEWEST_FIELD)?.trim_start().strip_prefix(':'));
     let quoted = value.and_then(|value| value.trim().strip_prefix('"')?.strip_suffix('"'));
     let Some(name) = quoted.filter(|name| !name.is_empty()) else {

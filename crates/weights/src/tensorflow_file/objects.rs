@@ -88,7 +88,7 @@ fn path(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::tensorflow_file::proto::{ObjectReference, SerializedTensor, SlotVariableReference};
+    use crate::tensorflow_file::proto::{ObjectReference, SerializedTensor, SlotVariableReference};
 
     fn object(key: Option<(&str, &str)>, children: &[(i32, &str)]) -> TrackableObject {
         let attribute = |(key, name): (&str, &str)| SerializedTensor {

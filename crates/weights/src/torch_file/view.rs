@@ -1,7 +1,7 @@
 //! Tensors as views of storages: shape, strides and offset, checked against the storage's size.
 
 use super::pickle::{Object, Tensor, Unpickled, Value};
-use crate::checkpoint::tensor::byte_size;
+use crate::tensor::byte_size;
 use safetensors::Dtype;
 
 /// As many dimensions as PyTorch has.

@@ -1,8 +1,8 @@
 //! Names, nodes and tensors of the file.
 
-use super::super::OnnxError;
-use super::super::proto::{AttributeProto, NodeProto, TensorProto, element};
 use super::{Dim, Translator};
+use crate::OnnxError;
+use crate::proto::{AttributeProto, NodeProto, TensorProto, element};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, Shape, TensorType};
 

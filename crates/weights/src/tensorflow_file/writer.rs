@@ -1,14 +1,14 @@
 //! Writes checkpoints as TensorFlow does, and others as it would not, for tests.
 
 use super::proto::{BundleEntryProto, BundleHeaderProto, Dim, TensorShapeProto, VersionDef, element};
-use crate::checkpoint::NamedTensor;
+use crate::NamedTensor;
 use bessemer_data::tfrecord::masked_crc;
 use prost::Message;
 use safetensors::Dtype;
 use std::fs;
 use std::path::Path;
 
-pub(crate) type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
 
 pub(super) fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -100,8 +100,11 @@ pub(super) fn write(prefix: &Path, index: &[u8], data: &[u8]) {
     fs::write(file(".data-00000-of-00001"), data).unwrap();
 }
 
-/// Writes a checkpoint by names of tensors of F32.
-pub(crate) fn write_checkpoint(prefix: &Path, tensors: &[NamedTensor<'_>]) {
+/// Writes a checkpoint of TensorFlow 1 by names of tensors of F32, for tests.
+///
+/// # Panics
+/// Tensors of another type; files that cannot be written.
+pub fn write_tensorflow_checkpoint(prefix: &Path, tensors: &[NamedTensor<'_>]) {
     let mut sorted: Vec<_> = tensors.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
     let mut data = Vec::new();

@@ -3,7 +3,7 @@
 //! Opcodes: the standard library's `pickletools`, protocols 2 to 5. An opcode or a name (`GLOBAL`) that is not listed here is an
 //! error. Objects lie in one vector and refer to each other by index, so that depth and cycles cost nothing.
 
-use crate::checkpoint::error::shown;
+use crate::error::shown;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 

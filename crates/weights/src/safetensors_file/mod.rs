@@ -4,9 +4,12 @@
 //! Reading is strict: offsets must cover the data exactly, and every error names the file and the tensor. The header may hold texts
 //! beside the tensors (`__metadata__`); one of them, under the name of this program, is what it says of the weights.
 
-use super::disk::publish_file;
-use super::error::CheckpointError;
-use super::tensor::{NamedTensor, byte_size};
+#[cfg(test)]
+mod tests;
+
+use crate::error::FileError;
+use crate::publish::publish_file;
+use crate::tensor::{NamedTensor, byte_size};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Error as _, MapAccess, Visitor};
 use std::borrow::Cow;
@@ -27,8 +30,8 @@ const FORMAT: (&str, &str) = ("format", "pt");
 ///
 /// # Errors
 /// An unreadable, truncated or contradictory file; nothing is returned of a file that is not whole.
-pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let io_error = |source| CheckpointError::reading(path, source);
+pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, FileError> {
+    let io_error = |source| FileError::reading(path, source);
     let file = File::open(path).map_err(io_error)?;
     let length = file.metadata().map_err(io_error)?.len();
     read_tensors(BufReader::new(file), length, path)
@@ -38,7 +41,7 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, Checkp
 ///
 /// # Errors
 /// A tensor named twice; an unwritable folder or a full disk.
-pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(), CheckpointError> {
+pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(), FileError> {
     publish_file(path, |sink| write_tensors(tensors, None, sink))
 }
 
@@ -46,11 +49,7 @@ pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(),
 ///
 /// # Errors
 /// As [`write_safetensors`].
-pub(crate) fn write_safetensors_with_note(
-    path: &Path,
-    tensors: &[NamedTensor<'_>],
-    note: &str,
-) -> Result<(), CheckpointError> {
+pub fn write_safetensors_with_note(path: &Path, tensors: &[NamedTensor<'_>], note: &str) -> Result<(), FileError> {
     publish_file(path, |sink| write_tensors(tensors, Some(note), sink))
 }
 
@@ -59,16 +58,20 @@ pub(crate) fn write_safetensors_with_note(
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(crate) fn note_of_safetensors(path: &Path) -> Result<Option<String>, CheckpointError> {
-    let io_error = |source| CheckpointError::reading(path, source);
+pub fn note_of_safetensors(path: &Path) -> Result<Option<String>, FileError> {
+    let io_error = |source| FileError::reading(path, source);
     let file = File::open(path).map_err(io_error)?;
     let length = file.metadata().map_err(io_error)?.len();
     let header = read_header(&mut BufReader::new(file), length, path);
     Ok(header.ok().and_then(|(_, mut header)| header.metadata.remove(NOTE_KEY)))
 }
 
-/// Writes the stream, largest element type first so that every tensor is aligned, then by name.
-pub(super) fn write_tensors(tensors: &[NamedTensor<'_>], note: Option<&str>, sink: &mut dyn Write) -> io::Result<()> {
+/// Writes what a safetensors file holds: the tensors, largest element type first so that every one is aligned, then by name, and a text
+/// that [`note_of_safetensors`] finds.
+///
+/// # Errors
+/// A tensor named twice; a failure to write.
+pub fn write_tensors(tensors: &[NamedTensor<'_>], note: Option<&str>, sink: &mut dyn Write) -> io::Result<()> {
     let mut ordered: Vec<&NamedTensor<'_>> = tensors.iter().collect();
     ordered.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = encode_header(&ordered, note)?;
@@ -109,29 +112,28 @@ fn with_texts(header: &[u8], texts: &BTreeMap<&str, &str>) -> io::Result<Vec<u8>
     Ok(whole)
 }
 
-/// Reads a stream of exactly `length` bytes.
-pub(super) fn read_tensors(
-    mut reader: impl Read,
-    length: u64,
-    path: &Path,
-) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+/// Reads the tensors of a stream of exactly `length` bytes, as a safetensors file holds them; `path` is where it comes from, for messages.
+///
+/// # Errors
+/// As [`read_safetensors`].
+pub fn read_tensors(mut reader: impl Read, length: u64, path: &Path) -> Result<Vec<NamedTensor<'static>>, FileError> {
     let (_, layout) = read_layout(&mut reader, length, path)?;
     layout.into_iter().map(|(name, info)| read_tensor(&mut reader, name, info, path)).collect()
 }
 
 /// Reads what stands before the data of `length` bytes: where these begin, and the tensors in the order in which they lie.
-pub(super) fn read_layout(
+pub(crate) fn read_layout(
     reader: &mut impl Read,
     length: u64,
     path: &Path,
-) -> Result<(u64, Vec<(String, TensorInfo)>), CheckpointError> {
+) -> Result<(u64, Vec<(String, TensorInfo)>), FileError> {
     let (start, header) = read_header(reader, length, path)?;
     Ok((start, check_layout(header.infos, length - start, path)?))
 }
 
 /// Where the data begin, and what stands before them.
-fn read_header(reader: &mut impl Read, length: u64, path: &Path) -> Result<(u64, Header), CheckpointError> {
-    let damaged = |reason: String| CheckpointError::damaged(path, reason);
+fn read_header(reader: &mut impl Read, length: u64, path: &Path) -> Result<(u64, Header), FileError> {
+    let damaged = |reason: String| FileError::damaged(path, reason);
     let header_length = read_header_length(reader, length).map_err(damaged)?;
     let mut bytes = vec![0; header_length as usize];
     reader.read_exact(&mut bytes).map_err(|error| damaged(format!("header: {error}")))?;
@@ -176,13 +178,13 @@ fn check_layout(
     infos: Vec<(String, TensorInfo)>,
     data_length: u64,
     path: &Path,
-) -> Result<Vec<(String, TensorInfo)>, CheckpointError> {
+) -> Result<Vec<(String, TensorInfo)>, FileError> {
     let mut sorted = infos;
     sorted.sort_by_key(|(_, info)| info.data_offsets);
     let mut expected_start = 0;
     for (name, info) in &sorted {
         let (start, end) = info.data_offsets;
-        let problem = |reason: String| CheckpointError::Tensor { path: path.to_owned(), tensor: name.clone(), reason };
+        let problem = |reason: String| FileError::Tensor { path: path.to_owned(), tensor: name.clone(), reason };
         if start != expected_start {
             let relation = if start < expected_start { "overlap the tensor before" } else { "leave a gap before" };
             return Err(problem(format!("offsets [{start}, {end}) {relation} (expected start {expected_start})")));
@@ -203,7 +205,7 @@ fn check_layout(
         expected_start = end;
     }
     if expected_start as u64 != data_length {
-        return Err(CheckpointError::damaged(
+        return Err(FileError::damaged(
             path,
             format!("the tensors take {expected_start} bytes, the file holds {data_length}"),
         ));
@@ -212,18 +214,18 @@ fn check_layout(
 }
 
 /// Reads a tensor where its data begin.
-pub(super) fn read_tensor(
+pub(crate) fn read_tensor(
     reader: &mut impl Read,
     name: String,
     info: TensorInfo,
     path: &Path,
-) -> Result<NamedTensor<'static>, CheckpointError> {
+) -> Result<NamedTensor<'static>, FileError> {
     let (start, end) = info.data_offsets;
     let mut data = vec![0; end - start];
     match reader.read_exact(&mut data) {
         Ok(()) => Ok(NamedTensor { name, dtype: info.dtype, shape: info.shape, data: Cow::Owned(data) }),
         Err(error) => {
-            Err(CheckpointError::Tensor { path: path.to_owned(), tensor: name, reason: format!("truncated: {error}") })
+            Err(FileError::Tensor { path: path.to_owned(), tensor: name, reason: format!("truncated: {error}") })
         }
     }
 }
@@ -266,19 +268,5 @@ impl<'de> Visitor<'de> for HeaderVisitor {
             header.infos.push((name, info));
         }
         Ok(header)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_header_may_be_as_long_as_other_files_begin() {
-        let head = [0x08, 0x08, 0x12, 0, 0, 0, 0, 0];
-        assert_eq!(read_header_length(&mut head.as_slice(), 1 << 21), Ok(0x12_0808));
-        let error = read_header_length(&mut head.as_slice(), 1 << 20).unwrap_err();
-        assert!(error.starts_with("that is an ONNX file"), "{error}");
-        assert!(read_header_length(&mut [0xff; 8].as_slice(), 1 << 20).unwrap_err().contains("at most"));
     }
 }

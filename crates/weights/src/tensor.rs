@@ -117,7 +117,7 @@ impl<'a> NamedTensor<'a> {
 }
 
 /// Bytes of a dense tensor, `None` if they overflow or end inside a byte.
-pub(super) fn byte_size(dtype: Dtype, shape: &[usize]) -> Option<usize> {
+pub(crate) fn byte_size(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1_usize, |product, extent| product.checked_mul(*extent))?;
     let bits = elements.checked_mul(dtype.bitsize())?;
     (bits % 8 == 0).then_some(bits / 8)

@@ -1,7 +1,8 @@
 //! Files that PyTorch wrote give their tensors; hostile and damaged ones give one error and nothing else.
 
 use super::*;
-use crate::checkpoint::{Dtype, WeightOptions, load_weights, read_safetensors};
+use crate::testing::load_weights;
+use crate::{Dtype, WeightOptions, read_safetensors};
 use proptest::prelude::*;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch_files").join(name)
 }
 
-fn read(name: &str) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+fn read(name: &str) -> Result<Vec<NamedTensor<'static>>, FileError> {
     load_weights(&fixture(name), WeightOptions::default())
 }
 

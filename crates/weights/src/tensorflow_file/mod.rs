@@ -13,15 +13,15 @@ mod proto;
 mod table;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
+#[cfg(any(test, feature = "writer"))]
 pub(crate) mod writer;
 
-use super::error::{CheckpointError, shown};
-use super::tensor::{NamedTensor, byte_size};
+use crate::error::{FileError, shown};
+use crate::tensor::{NamedTensor, byte_size};
 use bessemer_data::tfrecord::masked_crc;
 use names::named_variables;
 use objects::model_variables;
-pub(super) use place::find_prefix;
+pub(crate) use place::find_prefix;
 use prost::Message;
 use proto::{BundleEntryProto, BundleHeaderProto, TrackableObjectGraph, element};
 use safetensors::Dtype;
@@ -46,10 +46,7 @@ const VERSION: i32 = 1;
 /// # Errors
 /// A file that is missing, truncated, damaged or contradictory; tensors of a type that is not read, or in parts; no averages
 /// where they are asked for.
-pub(super) fn read_tensorflow_file(
-    prefix: &Path,
-    averaged: bool,
-) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+pub(crate) fn read_tensorflow_file(prefix: &Path, averaged: bool) -> Result<Vec<NamedTensor<'static>>, FileError> {
     let bundle = Bundle::open(prefix)?;
     let chosen = bundle.choose(averaged)?;
     bundle.read_all(&chosen)
@@ -80,13 +77,13 @@ struct Entry {
 type Chosen = (String, String);
 
 impl Bundle {
-    fn open(prefix: &Path) -> Result<Self, CheckpointError> {
+    fn open(prefix: &Path) -> Result<Self, FileError> {
         let index = with_suffix(prefix, ".index");
-        let io_error = |source| CheckpointError::reading(&index, source);
+        let io_error = |source| FileError::reading(&index, source);
         let length = fs::metadata(&index).map_err(io_error)?.len();
         if length > MAX_INDEX_BYTES {
             let reason = format!("has {length} bytes; an index of at most {MAX_INDEX_BYTES} is read");
-            return Err(CheckpointError::damaged(&index, reason));
+            return Err(FileError::damaged(&index, reason));
         }
         let bytes = fs::read(&index).map_err(io_error)?;
         let (mut shards, mut entries) = (None, BTreeMap::new());
@@ -107,19 +104,19 @@ impl Bundle {
             entries.insert(name.to_owned(), entry);
             Ok(())
         });
-        described.map_err(|reason| CheckpointError::damaged(&index, reason))?;
-        let shards = shards.ok_or_else(|| CheckpointError::damaged(&index, "it has no header"))?;
+        described.map_err(|reason| FileError::damaged(&index, reason))?;
+        let shards = shards.ok_or_else(|| FileError::damaged(&index, "it has no header"))?;
         let bundle = Self { prefix: prefix.to_owned(), index, shards, entries };
         bundle.check_places()?;
         Ok(bundle)
     }
 
-    fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
-        CheckpointError::damaged(&self.index, reason)
+    fn damaged(&self, reason: impl Into<String>) -> FileError {
+        FileError::damaged(&self.index, reason)
     }
 
-    fn tensor_problem(&self, name: &str, reason: impl Into<String>) -> CheckpointError {
-        CheckpointError::Tensor { path: self.index.clone(), tensor: shown(name), reason: reason.into() }
+    fn tensor_problem(&self, name: &str, reason: impl Into<String>) -> FileError {
+        FileError::Tensor { path: self.index.clone(), tensor: shown(name), reason: reason.into() }
     }
 
     fn shard_path(&self, shard: u32) -> PathBuf {
@@ -127,7 +124,7 @@ impl Bundle {
     }
 
     /// Checks that all tensors lie within files that exist, and none within another.
-    fn check_places(&self) -> Result<(), CheckpointError> {
+    fn check_places(&self) -> Result<(), FileError> {
         let mut places: Vec<(&Entry, &str)> = self.entries.iter().map(|(name, entry)| (entry, name.as_str())).collect();
         places.sort_by_key(|(entry, _)| (entry.shard, entry.offset, entry.size));
         let mut file: Option<(u32, u64)> = None;
@@ -143,7 +140,7 @@ impl Bundle {
                     }
                     end = 0;
                     let path = self.shard_path(shard);
-                    let length = fs::metadata(&path).map_err(|source| CheckpointError::reading(&path, source))?.len();
+                    let length = fs::metadata(&path).map_err(|source| FileError::reading(&path, source))?.len();
                     file = Some((shard, length));
                     length
                 }
@@ -167,7 +164,7 @@ impl Bundle {
     }
 
     /// The tensors of the model.
-    fn choose(&self, averaged: bool) -> Result<Vec<Chosen>, CheckpointError> {
+    fn choose(&self, averaged: bool) -> Result<Vec<Chosen>, FileError> {
         let is_tensor = |name: &str| self.entries.get(name).is_some_and(Entry::is_of_model);
         let (chosen, averages) = match self.object_graph()? {
             Some(graph) => {
@@ -209,7 +206,7 @@ impl Bundle {
     }
 
     /// The graph that a checkpoint of TensorFlow 2 has.
-    fn object_graph(&self) -> Result<Option<TrackableObjectGraph>, CheckpointError> {
+    fn object_graph(&self) -> Result<Option<TrackableObjectGraph>, FileError> {
         let Some(entry) = self.entries.get(OBJECT_GRAPH) else { return Ok(None) };
         let problem = |reason: &str| self.tensor_problem(OBJECT_GRAPH, reason);
         if entry.kind != element::STRING || !entry.shape.is_empty() {
@@ -219,13 +216,13 @@ impl Bundle {
             return Err(problem(&format!("has {} bytes, at most {MAX_GRAPH_BYTES} are read", entry.size)));
         }
         let mut file = None;
-        let bytes = self.bytes(entry, &mut file).map_err(|(path, source)| CheckpointError::reading(&path, source))?;
+        let bytes = self.bytes(entry, &mut file).map_err(|(path, source)| FileError::reading(&path, source))?;
         let text = single_string(&bytes, entry.crc).map_err(|reason| problem(&reason))?;
         TrackableObjectGraph::decode(text).map(Some).map_err(|error| problem(&format!("is damaged: {error}")))
     }
 
     /// Reads tensors in the order in which they lie; they are returned in that of `chosen`.
-    fn read_all(&self, chosen: &[Chosen]) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    fn read_all(&self, chosen: &[Chosen]) -> Result<Vec<NamedTensor<'static>>, FileError> {
         let mut order: Vec<usize> = (0..chosen.len()).collect();
         let place = |index: &usize| self.entries.get(&chosen[*index].0).map(|entry| (entry.shard, entry.offset));
         order.sort_by_key(place);
@@ -243,8 +240,7 @@ impl Bundle {
                     self.tensor_problem(key, format!("has elements of TensorFlow's type {}; {allowed}", entry.kind))
                 );
             };
-            let data =
-                self.bytes(entry, &mut file).map_err(|(path, source)| CheckpointError::reading(&path, source))?;
+            let data = self.bytes(entry, &mut file).map_err(|(path, source)| FileError::reading(&path, source))?;
             let (found, stated) = (masked_crc(&data), entry.crc);
             if found != stated {
                 let path = self.shard_path(entry.shard);

@@ -1,6 +1,6 @@
 //! The zip archive that `torch.save` writes: entries that are stored as they are, under one folder.
 
-use crate::checkpoint::error::{CheckpointError, shown};
+use crate::error::{FileError, shown};
 use rawzip::{CompressionMethod, FileReader, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,9 +33,9 @@ struct Entry {
 impl Archive {
     /// # Errors
     /// A file that is unreadable, no whole zip archive, or not as `torch.save` writes it.
-    pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io_error = |source| CheckpointError::reading(path, source);
-        let damaged = |reason: String| CheckpointError::damaged(path, reason);
+    pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        let io_error = |source| FileError::reading(path, source);
+        let damaged = |reason: String| FileError::damaged(path, reason);
         let not_whole = |error: rawzip::Error| damaged(format!("not a whole zip archive: {error}"));
         let file = File::open(path).map_err(io_error)?;
         let length = file.metadata().map_err(io_error)?.len();
@@ -77,13 +77,13 @@ impl Archive {
         Ok(archive)
     }
 
-    fn check_format(&self) -> Result<(), CheckpointError> {
+    fn check_format(&self) -> Result<(), FileError> {
         if self.entries.contains_key("constants.pkl") {
             let reason = "a TorchScript program, which is not run; write the weights alone: \
                           torch.save(model.state_dict(), FILE)";
             return Err(self.damaged(reason));
         }
-        let small_text = |name: &str| -> Result<Option<String>, CheckpointError> {
+        let small_text = |name: &str| -> Result<Option<String>, FileError> {
             if !self.entries.contains_key(name) {
                 return Ok(None);
             }
@@ -110,7 +110,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::read`].
-    pub(super) fn pickle(&self) -> Result<Vec<u8>, CheckpointError> {
+    pub(super) fn pickle(&self) -> Result<Vec<u8>, FileError> {
         self.read(PICKLE, MAX_PICKLE_BYTES)
     }
 
@@ -118,7 +118,7 @@ impl Archive {
     ///
     /// # Errors
     /// There is no such entry, or it is none that is read.
-    pub(super) fn size(&self, name: &str) -> Result<u64, CheckpointError> {
+    pub(super) fn size(&self, name: &str) -> Result<u64, FileError> {
         self.entry(name).map(|entry| entry.size)
     }
 
@@ -126,7 +126,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::size`]; a larger entry; one that does not lie within the file or has another checksum.
-    pub(super) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, CheckpointError> {
+    pub(super) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, FileError> {
         let entry = self.entry(name)?;
         if entry.size > limit {
             let reason = format!("has {} bytes, at most {limit} are read", entry.size);
@@ -142,7 +142,7 @@ impl Archive {
         Ok(content)
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, CheckpointError> {
+    fn entry(&self, name: &str) -> Result<&Entry, FileError> {
         let entry = self.entries.get(name).ok_or_else(|| self.problem(name, "is missing"))?;
         match entry.refusal {
             Some(refusal) => Err(self.problem(name, refusal)),
@@ -151,16 +151,16 @@ impl Archive {
     }
 
     /// What is wrong with an entry.
-    pub(super) fn problem(&self, name: &str, reason: &str) -> CheckpointError {
+    pub(super) fn problem(&self, name: &str, reason: &str) -> FileError {
         self.damaged(format!("entry `{}{}`: {reason}", shown(&self.folder), shown(name)))
     }
 
-    pub(super) fn damaged(&self, reason: impl AsRef<str>) -> CheckpointError {
-        CheckpointError::damaged(&self.path, reason.as_ref())
+    pub(super) fn damaged(&self, reason: impl AsRef<str>) -> FileError {
+        FileError::damaged(&self.path, reason.as_ref())
     }
 
     /// What is wrong with a tensor.
-    pub(super) fn tensor_problem(&self, tensor: &str, reason: String) -> CheckpointError {
-        CheckpointError::Tensor { path: self.path.clone(), tensor: shown(tensor), reason }
+    pub(super) fn tensor_problem(&self, tensor: &str, reason: String) -> FileError {
+        FileError::Tensor { path: self.path.clone(), tensor: shown(tensor), reason }
     }
 }

@@ -1,8 +1,8 @@
 //! Tensors of a safetensors file, read one by one: nothing is held but what is used.
 
-use super::error::CheckpointError;
-use super::safetensors_file::{read_layout, read_tensor};
-use super::tensor::NamedTensor;
+use crate::error::FileError;
+use crate::safetensors_file::{read_layout, read_tensor};
+use crate::tensor::NamedTensor;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::fs::File;
@@ -20,10 +20,12 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
+    /// Opens a file and reads what stands before the data.
+    ///
     /// # Errors
     /// An unreadable, truncated or contradictory file.
-    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io_error = |source| CheckpointError::reading(path, source);
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let io_error = |source| FileError::reading(path, source);
         let mut file = File::open(path).map_err(io_error)?;
         let length = file.metadata().map_err(io_error)?.len();
         let (start, infos) = read_layout(&mut file, length, path)?;
@@ -35,27 +37,29 @@ impl TensorFile {
         self.infos.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Size of each axis of a tensor.
+    ///
     /// # Errors
     /// There is no such tensor.
-    pub fn shape(&self, name: &str) -> Result<&[usize], CheckpointError> {
+    pub fn shape(&self, name: &str) -> Result<&[usize], FileError> {
         self.info(name).map(|info| info.shape.as_slice())
     }
 
-    fn info(&self, name: &str) -> Result<&TensorInfo, CheckpointError> {
+    fn info(&self, name: &str) -> Result<&TensorInfo, FileError> {
         let found = self.infos.iter().find(|(known, _)| known == name);
         let expected = || format!("there is no tensor `{name}`");
-        found
-            .map(|(_, info)| info)
-            .ok_or_else(|| CheckpointError::NotFound { path: self.path.clone(), expected: expected() })
+        found.map(|(_, info)| info).ok_or_else(|| FileError::NotFound { path: self.path.clone(), expected: expected() })
     }
 
+    /// Reads a tensor.
+    ///
     /// # Errors
     /// There is no such tensor; a file that cannot be read.
-    pub fn read(&self, name: &str) -> Result<NamedTensor<'static>, CheckpointError> {
+    pub fn read(&self, name: &str) -> Result<NamedTensor<'static>, FileError> {
         let info = self.info(name)?.clone();
         let place = SeekFrom::Start(self.start + info.data_offsets.0 as u64);
         let mut file = &self.file;
-        file.seek(place).map_err(|source| CheckpointError::reading(&self.path, source))?;
+        file.seek(place).map_err(|source| FileError::reading(&self.path, source))?;
         read_tensor(&mut file, name.to_owned(), info, &self.path)
     }
 
@@ -63,11 +67,11 @@ impl TensorFile {
     ///
     /// # Errors
     /// As [`TensorFile::read`]; a tensor of another type.
-    pub fn read_f32(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {
+    pub fn read_f32(&self, name: &str) -> Result<Vec<f32>, FileError> {
         let dtype = self.info(name)?.dtype;
         if dtype != Dtype::F32 {
             let (path, reason) = (self.path.clone(), format!("it is {dtype:?}, not F32"));
-            return Err(CheckpointError::Tensor { path, tensor: name.to_owned(), reason });
+            return Err(FileError::Tensor { path, tensor: name.to_owned(), reason });
         }
         Ok(self.read(name)?.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }

@@ -1,7 +1,8 @@
 //! Files that Keras wrote give the tensors that PyTorch has; damaged ones give one error and nothing else.
 
 use super::{Limits, MAX_MEMBERS};
-use crate::checkpoint::{NamedTensor, WeightOptions, is_tensorflow, load_weights};
+use crate::testing::load_weights;
+use crate::{FileError, JointWeights, NamedTensor, Tensors, WeightOptions, is_tensorflow, read_weights};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,18 +16,29 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn load(path: &Path) -> Vec<NamedTensor<'static>> {
-    let mut tensors = load_weights(path, WeightOptions::default()).unwrap();
+    sorted(load_weights(path, WeightOptions::default()).unwrap())
+}
+
+fn sorted(mut tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     tensors
+}
+
+/// Two networks of which the second one's tensors follow the first one's.
+static JOINT: JointWeights = JointWeights { folders: ["discriminator", "generator"], join };
+
+fn join(mut first: Tensors, second: Tensors, _: &Path) -> Result<Tensors, FileError> {
+    first.extend(second);
+    Ok(first)
 }
 
 #[test]
 fn they_are_files_of_tensorflow() {
     for path in ["nvidia", "nvidia/generator", "huggingface/discriminator/tf_model.h5"] {
-        assert!(is_tensorflow(&fixture(path)).unwrap(), "{path}");
+        assert!(is_tensorflow(&fixture(path), [&JOINT]).unwrap(), "{path}");
     }
     for path in ["expected", "expected/generator", "expected/generator/model.safetensors"] {
-        assert!(!is_tensorflow(&fixture(path)).unwrap(), "{path}");
+        assert!(!is_tensorflow(&fixture(path), [&JOINT]).unwrap(), "{path}");
     }
 }
 
@@ -35,13 +47,12 @@ fn they_are_files_of_tensorflow() {
 fn tensors_are_those_of_pytorch() {
     let discriminator = load(&fixture("expected/discriminator"));
     assert_eq!(discriminator.len(), 27);
-    let joint = load(&fixture("expected"));
-    assert_eq!(joint.len(), 27 + 21);
     for suite in ["huggingface", "nvidia"] {
         let folder = fixture(suite);
         assert_eq!(load(&folder.join("discriminator/tf_model.h5")), discriminator, "{suite}");
         assert_eq!(load(&folder.join("discriminator")), discriminator, "{suite}");
-        assert_eq!(load(&folder), joint, "{suite}");
+        let joint = read_weights(&folder, [&JOINT], WeightOptions::default()).unwrap().unwrap();
+        assert_eq!(sorted(joint), sorted([&*discriminator, &*load(&folder.join("generator"))].concat()), "{suite}");
     }
     assert_eq!(load(&fixture("huggingface/generator")), load(&fixture("expected/generator")));
 }

@@ -6,7 +6,8 @@ use super::proto::{
 };
 use super::writer::{KeyValues, block, entry, header, index, shape, table, varint, write};
 use super::*;
-use crate::checkpoint::{WeightOptions, load_weights};
+use crate::testing::load_weights;
+use crate::{WeightOptions, read_weights};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -16,11 +17,11 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tensorflow_files").join(name)
 }
 
-fn load(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+fn load(path: &Path) -> Result<Vec<NamedTensor<'static>>, FileError> {
     load_weights(path, WeightOptions::default())
 }
 
-fn load_averages(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+fn load_averages(path: &Path) -> Result<Vec<NamedTensor<'static>>, FileError> {
     load_weights(path, WeightOptions { ema: true, ..WeightOptions::default() })
 }
 
@@ -145,7 +146,7 @@ fn folders_say_which_checkpoint_is_meant() {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     refused(&path("nothing"), &["nothing", "does not exist"]);
-    refused(folder.path(), &["TensorFlow", "saved_model.pb"]);
+    assert_eq!(read_weights(folder.path(), [], WeightOptions::default()).unwrap(), None);
     write_ones(&path("a"));
     assert_eq!(load(folder.path()).unwrap().len(), 1);
     write_ones(&path("b"));

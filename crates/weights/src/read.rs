@@ -1,13 +1,9 @@
-use super::choice::find_checkpoint;
-use super::error::CheckpointError;
-use super::hdf5_file::{is_hdf5_file, read_hdf5_file};
-use super::safetensors_file::read_safetensors;
-use super::store::{has_part, read_manifest, read_part};
-use super::tensor::NamedTensor;
-use super::tensorflow_file::{find_prefix, read_tensorflow_file};
-use super::torch_file::{is_torch_file, read_torch_file};
-use super::{CONFIG_FILE, EMA_FILE, KERAS_MODEL_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
-use crate::tasks::registry;
+use crate::error::FileError;
+use crate::hdf5_file::{is_hdf5_file, read_hdf5_file};
+use crate::safetensors_file::read_safetensors;
+use crate::tensor::NamedTensor;
+use crate::tensorflow_file::{find_prefix, read_tensorflow_file};
+use crate::torch_file::{is_torch_file, read_torch_file};
 use bessemer_models::tensorflow::{self, FileName, Layout};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,65 +11,84 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// How [`load_weights`] treats what it finds.
+/// What Hugging Face has beside weights.
+pub const CONFIG_FILE: &str = "config.json";
+/// Weights in a folder of Hugging Face.
+pub const MODEL_FILE: &str = "model.safetensors";
+/// The same as older tools of Hugging Face wrote it.
+const TORCH_MODEL_FILE: &str = "pytorch_model.bin";
+/// Weights in a folder of Hugging Face or NVIDIA that TensorFlow wrote.
+const KERAS_MODEL_FILE: &str = "tf_model.h5";
+
+/// The tensors of a network.
+pub type Tensors = Vec<NamedTensor<'static>>;
+
+/// How [`read_weights`] treats what it finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightOptions {
     /// Convert F16, BF16 and F64 to F32; tensors of other types stay as they are.
     pub to_f32: bool,
     /// Refuse NaN and infinities.
     pub reject_non_finite: bool,
-    /// Take the averaged weights of a checkpoint or of a file of PyTorch or TensorFlow instead of the last ones.
+    /// Take the averaged weights, where there are some, instead of the last ones.
     pub ema: bool,
 }
 
-/// Loads weights from a `.safetensors` file, a PyTorch file (`.pth`, `.pt`, `.bin`; see [`super::state_dict_choice`]), a
-/// checkpoint folder, a run folder (see [`find_checkpoint`]), an HDF5 file of Keras, a folder with `config.json` and `model.safetensors`,
-/// `pytorch_model.bin` or `tf_model.h5`, as Hugging Face has it, or one with two of these, which are one model here; or from a checkpoint of
-/// TensorFlow: its prefix, its `.index` or one of its `.data-` files, a folder with a file `checkpoint` or one index, or a SavedModel.
+/// Weights that are published as two networks, in two folders of a folder, and are one model here.
+#[derive(Debug)]
+pub struct JointWeights {
+    /// The first one says what both share, such as the vocabulary, and may come alone.
+    pub folders: [&'static str; 2],
+    /// The tensors of the model from those of both networks; the path is the second one's file.
+    pub join: fn(Tensors, Tensors, &Path) -> Result<Tensors, FileError>,
+}
+
+/// Reads weights from a `.safetensors` file, a PyTorch file (`.pth`, `.pt`, `.bin`; see [`state_dict_choice`](crate::state_dict_choice)),
+/// an HDF5 file of Keras, a folder with `config.json` and `model.safetensors`, `pytorch_model.bin` or `tf_model.h5`, as Hugging Face has it,
+/// or one with two of these, which are one of the models in `joint`; or from a checkpoint of TensorFlow: its prefix, its `.index` or one of
+/// its `.data-` files, a folder with a file `checkpoint` or one index, or a SavedModel. `None` for a folder that is none of these.
 ///
 /// Tensors that have names of TensorFlow's which the zoo knows get the names and layouts of here ([`tensorflow::read_all`]).
 ///
 /// # Errors
-/// A path that is none of these, or a file that is not whole; two networks that do not belong together.
-pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+/// A path where nothing is, or a file that is not whole; two networks that do not belong together; averages where there are none.
+pub fn read_weights<'a>(
+    path: &Path,
+    joint: impl IntoIterator<Item = &'a JointWeights>,
+    options: WeightOptions,
+) -> Result<Option<Tensors>, FileError> {
     let in_folder = |part: &str| published(&path.join(part)).filter(|_| !options.ema);
     if let Some(file) = in_folder("") {
-        return read(&file, options);
+        return read(&file, options).map(Some);
     }
-    for joint in registry::joint_weights() {
+    for joint in joint {
         let [first, second] = joint.folders.map(in_folder);
         let Some(first) = first else { continue };
         let first = read(&first, options)?;
         return match second {
-            Some(file) => (joint.join)(first, read(&file, options)?, &file),
-            None => Ok(first),
+            Some(file) => (joint.join)(first, read(&file, options)?, &file).map(Some),
+            None => Ok(Some(first)),
         };
     }
     if let Some(prefix) = find_prefix(path)? {
-        return prepare_all(read_tensorflow_file(&prefix, options.ema)?, &prefix, options);
+        return in_own_form(read_tensorflow_file(&prefix, options.ema)?, &prefix, options).map(Some);
     }
     if path.is_dir() {
-        let folder = checkpoint_folder(path)?;
-        let manifest = read_manifest(&folder)?;
-        let name = if options.ema { EMA_FILE } else { MODEL_FILE };
-        if options.ema && !has_part(&manifest, name) {
-            return Err(not_found(&folder, "holds no averaged weights; the run did not set train.ema_decay"));
-        }
-        let tensors = read_part(&folder, &manifest, name)?;
-        return prepare_all(tensors, &folder.join(name), options);
+        return Ok(None);
     }
     if !path.exists() {
-        return Err(not_found(path, "does not exist"));
+        return Err(FileError::not_found(path, "does not exist"));
     }
-    read(path, options)
+    read(path, options).map(Some)
 }
 
-/// Whether TensorFlow wrote the weights that a path stands for: a checkpoint of it, or HDF5 files of Keras, alone or in folders.
+/// Whether TensorFlow wrote the weights that a path stands for: a checkpoint of it, or HDF5 files of Keras, alone or in folders, of which
+/// there may be two for one of the models in `joint`.
 ///
 /// # Errors
 /// A path that cannot be read, or has several checkpoints without saying which.
-pub(crate) fn is_tensorflow(path: &Path) -> Result<bool, CheckpointError> {
-    let folders = [""].into_iter().chain(registry::joint_weights().flat_map(|joint| joint.folders));
+pub fn is_tensorflow<'a>(path: &Path, joint: impl IntoIterator<Item = &'a JointWeights>) -> Result<bool, FileError> {
+    let folders = [""].into_iter().chain(joint.into_iter().flat_map(|joint| joint.folders));
     if let Some(file) = folders.map(|folder| path.join(folder)).find_map(|folder| published(&folder)) {
         return is_hdf5_file(&file);
     }
@@ -86,44 +101,46 @@ fn published(folder: &Path) -> Option<PathBuf> {
     files.into_iter().find(|file| file.is_file()).filter(|_| folder.join(CONFIG_FILE).is_file())
 }
 
-fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, FileError> {
     let tensors = if is_torch_file(file)? {
         read_torch_file(file, options.ema)?
     } else if options.ema {
         let allowed = "averaged weights can be chosen only from a checkpoint or run folder, or files of PyTorch or TensorFlow that have them";
-        return Err(not_found(file, allowed));
+        return Err(FileError::not_found(file, allowed));
     } else if is_hdf5_file(file)? {
         read_hdf5_file(file)?
     } else {
         read_safetensors(file)?
     };
-    prepare_all(tensors, file, options)
+    in_own_form(tensors, file, options)
 }
 
 /// The first bytes of a file, by which its format is known.
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn head(file: &Path) -> Result<Vec<u8>, CheckpointError> {
+pub(crate) fn head(file: &Path) -> Result<Vec<u8>, FileError> {
     let mut head = Vec::with_capacity(16);
     let read = File::open(file).and_then(|file| file.take(16).read_to_end(&mut head));
-    read.map_err(|source| CheckpointError::reading(file, source))?;
+    read.map_err(|source| FileError::reading(file, source))?;
     Ok(head)
 }
 
-fn prepare_all(
-    tensors: Vec<NamedTensor<'static>>,
-    file: &Path,
-    options: WeightOptions,
-) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    in_own_form(tensors, file)?.into_iter().map(|tensor| prepare(tensor, file, options)).collect()
+/// Tensors as they are used here: under the names of here where TensorFlow's are known, and as the options ask; `file` is where they come
+/// from, for messages.
+///
+/// # Errors
+/// A number that is not finite or that F32 cannot hold, where the options ask for that; a tensor that cannot be brought into PyTorch's
+/// layout.
+pub fn in_own_form(tensors: Tensors, file: &Path, options: WeightOptions) -> Result<Tensors, FileError> {
+    in_own_names(tensors, file)?.into_iter().map(|tensor| prepare(tensor, file, options)).collect()
 }
 
 fn prepare(
     tensor: NamedTensor<'static>,
     file: &Path,
     options: WeightOptions,
-) -> Result<NamedTensor<'static>, CheckpointError> {
+) -> Result<NamedTensor<'static>, FileError> {
     if options.reject_non_finite
         && let Some(index) = tensor.first_non_finite()
     {
@@ -140,7 +157,7 @@ fn prepare(
 ///
 /// # Errors
 /// A tensor to bring into PyTorch's layout whose elements are smaller than a byte, or more than its data.
-fn in_own_form(tensors: Vec<NamedTensor<'static>>, file: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+fn in_own_names(tensors: Tensors, file: &Path) -> Result<Tensors, FileError> {
     let names = tensorflow::read_all(tensors.iter().map(|tensor| tensor.name.as_str()));
     let mut own = Vec::with_capacity(tensors.len());
     let mut vectors: BTreeMap<String, BTreeMap<usize, NamedTensor<'static>>> = BTreeMap::new();
@@ -162,7 +179,7 @@ fn renamed(
     name: String,
     layout: Layout,
     file: &Path,
-) -> Result<NamedTensor<'static>, CheckpointError> {
+) -> Result<NamedTensor<'static>, FileError> {
     if layout == Layout::Torch {
         return Ok(NamedTensor { name, ..tensor });
     }
@@ -199,44 +216,26 @@ fn joined(name: String, elements: BTreeMap<usize, NamedTensor<'static>>) -> Vec<
 }
 
 fn is_float(tensor: &NamedTensor<'_>) -> bool {
-    use super::Dtype::{BF16, F16, F32, F64};
+    use crate::Dtype::{BF16, F16, F32, F64};
     matches!(tensor.dtype, F16 | BF16 | F32 | F64)
 }
 
-fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
-    if path.join(MANIFEST_FILE).exists() {
-        return Ok(path.to_owned());
-    }
-    find_checkpoint(path, None)?.map(|chosen| chosen.path).ok_or_else(|| {
-        not_found(
-            path,
-            "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, a folder with \
-             config.json and model.safetensors, pytorch_model.bin or tf_model.h5, or with two such folders, discriminator and \
-             generator, \
-             or a checkpoint of TensorFlow (a file called checkpoint, one .index, or saved_model.pb and variables/)",
-        )
-    })
-}
-
-fn problem(file: &Path, tensor: &str, reason: String) -> CheckpointError {
-    CheckpointError::Tensor { path: file.to_owned(), tensor: tensor.to_owned(), reason }
-}
-
-fn not_found(path: &Path, expected: &str) -> CheckpointError {
-    CheckpointError::NotFound { path: path.to_owned(), expected: expected.to_owned() }
+fn problem(file: &Path, tensor: &str, reason: String) -> FileError {
+    FileError::Tensor { path: file.to_owned(), tensor: tensor.to_owned(), reason }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Dtype, write_safetensors};
+    use crate::testing::load_weights;
+    use crate::{Dtype, write_safetensors};
 
     fn number(name: &str, value: f32) -> NamedTensor<'static> {
         NamedTensor::new(name, Dtype::F32, [], value.to_le_bytes().to_vec()).unwrap()
     }
 
-    fn own_form(tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
-        in_own_form(tensors, Path::new("file")).unwrap()
+    fn own_form(tensors: Tensors) -> Tensors {
+        in_own_names(tensors, Path::new("file")).unwrap()
     }
 
     #[test]
