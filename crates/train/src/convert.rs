@@ -168,8 +168,8 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
     let loaded = load_strictly(&specs, names, &trained.tensors, &trained.origin)?;
     let converted: Vec<NamedTensor<'static>> = loaded
         .iter()
-        .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(names, &spec.name), ..named(spec, data)? }))
-        .collect::<Result<_, TrainError>>()?;
+        .map(|(spec, data)| NamedTensor { name: options.to.of(names, &spec.name), ..named(spec, data) })
+        .collect();
     match (options.to, &folder) {
         (Names::HuggingFace, Some(write)) => {
             let vocabulary = vocabulary_part(input, &trained)?;
@@ -275,7 +275,7 @@ mod tests {
     fn weights(model: &str) -> Vec<NamedTensor<'static>> {
         let spec = find(model).unwrap();
         let specs = Model::infer(spec.architecture, &spec.options(), 1).unwrap().specs;
-        specs.iter().map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect()
+        specs.iter().map(|spec| named(spec, &initialise(spec, 3))).collect()
     }
 
     #[test]
@@ -440,7 +440,7 @@ mod tests {
         let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
         let tensors = |specs: &[ParamSpec]| {
             let specs = specs.iter().filter(|spec| spec.kind.is_model());
-            specs.map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect::<Vec<_>>()
+            specs.map(|spec| named(spec, &initialise(spec, 3))).collect::<Vec<_>>()
         };
         let spec = bert::find("bert-tiny").unwrap();
         let config = BertConfig { vocab_size: 120, ..(spec.config)() };
@@ -491,7 +491,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let spec = bessemer_models::efficientdet::find("efficientdet-tiny").unwrap();
         let model = bessemer_models::efficientdet::raw_outputs(&spec.options(), 1, bessemer_nn::Mode::Infer).unwrap();
-        let tensors: Vec<_> = model.specs.iter().map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect();
+        let tensors: Vec<_> = model.specs.iter().map(|spec| named(spec, &initialise(spec, 3))).collect();
         write_safetensors(&path("weights"), &tensors).unwrap();
         let form = |outputs| NetworkForm { outputs, ..NetworkForm::default() };
         let convert = |to: &str, names, outputs| {

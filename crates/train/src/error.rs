@@ -59,8 +59,6 @@ pub enum TrainError {
     #[error(transparent)]
     Mask(#[from] MaskError),
     #[error(transparent)]
-    Tensor(#[from] TensorError),
-    #[error(transparent)]
     Ranks(#[from] CommError),
 
     #[error(transparent)]
@@ -68,6 +66,9 @@ pub enum TrainError {
 
     #[error("{origin}: {source}")]
     Weights { origin: String, source: WeightsError },
+
+    #[error("{origin}: {source}")]
+    Tensor { origin: String, source: TensorError },
 
     #[error("{name} is {value}; {allowed}")]
     Setting { name: &'static str, value: String, allowed: String },
@@ -192,6 +193,7 @@ impl TrainError {
             | Self::Sample(_)
             | Self::EvaluationSample(_)
             | Self::Weights { .. }
+            | Self::Tensor { .. }
             | Self::Setting { .. }
             | Self::Resume { .. }
             | Self::RanksDiffer { .. } => ErrorKind::Usage,
@@ -222,7 +224,6 @@ impl TrainError {
             | Self::Metric(_)
             | Self::Coco(_)
             | Self::Mask(_)
-            | Self::Tensor(_)
             | Self::Io { .. }
             | Self::NonFinite(_)
             | Self::FixedLossScale { .. }

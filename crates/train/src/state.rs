@@ -68,7 +68,7 @@ impl TensorGroup {
                 false => read_f32(state, input)?,
             })
         };
-        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, &elements(spec, input)?)).collect()
+        self.specs.iter().zip(&self.inputs).map(|(spec, input)| Ok(named(spec, &elements(spec, input)?))).collect()
     }
 
     /// Writes tensors into the state: all of them, no others, each of its shape. `origin` names them in errors.
@@ -118,17 +118,20 @@ pub(crate) fn load_strictly<'a>(
 ) -> Result<Vec<(&'a ParamSpec, Vec<f32>)>, TrainError> {
     // What is ignored may be of a type that is no float.
     let wanted = tensors.iter().filter(|tensor| !names.ignores(&tensor.name));
-    let data = wanted.map(|tensor| Ok((tensor, tensor.to_f32()?))).collect::<Result<Vec<_>, TrainError>>()?;
+    let unfit = |source| TrainError::Tensor { origin: origin.to_owned(), source };
+    let data = wanted.map(|tensor| Ok((tensor, tensor.to_f32().map_err(unfit)?)));
+    let data = data.collect::<Result<Vec<_>, TrainError>>()?;
     let external: Vec<ExternalTensor<'_>> =
         data.iter().map(|(tensor, data)| ExternalTensor { name: &tensor.name, shape: &tensor.shape, data }).collect();
     load_into(specs, names, &external).map_err(|source| TrainError::Weights { origin: origin.to_owned(), source })
 }
 
 /// A tensor under its name and in the order of files.
-pub(crate) fn named(spec: &ParamSpec, data: &[f32]) -> Result<NamedTensor<'static>, TrainError> {
+pub(crate) fn named(spec: &ParamSpec, data: &[f32]) -> NamedTensor<'static> {
     let data = spec.to_external(data);
-    let tensor = NamedTensor::from_f32(&spec.name, spec.external_shape().dims(), &data)?;
-    Ok(NamedTensor { data: Cow::Owned(tensor.data.into_owned()), ..tensor })
+    let tensor = NamedTensor::from_f32(&spec.name, spec.external_shape().dims(), &data);
+    let tensor = tensor.expect("the elements are those of the shape");
+    NamedTensor { data: Cow::Owned(tensor.data.into_owned()), ..tensor }
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ fn scenes_are_verified_shown_prepared_and_read_again() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     drawn(folder.path());
-    let verified = run("data verify coco coco").ok().out;
+    let both = run("data verify coco coco").ok().out;
+    assert!(both.starts_with("train\n") && both.contains("\nval\n"), "{both}");
+    let verified = run("data verify coco coco --split train").ok().out;
+    assert!(both.starts_with(&verified), "{both}");
     for part in ["images", "readable", "6 (6 png)", "without objects", "crowds", "most frequent: "] {
         assert!(verified.contains(part), "{part} is missing in:\n{verified}");
     }
@@ -45,7 +48,7 @@ fn scenes_are_verified_shown_prepared_and_read_again() {
     assert_eq!(run("data verify coco records").ok().out, verified);
     let json = run("data verify coco records --json").ok().out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["readable"], &json["summary"]["images"]), (&6.into(), &6.into()));
+    assert_eq!((&json["train"]["readable"], &json["train"]["summary"]["images"]), (&6.into(), &6.into()));
     run("data sample coco records --count 6 --size 128 --masks --out again.png").ok();
     run("data sample coco coco --count 6 --size 128 --masks --out first.png").ok();
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
@@ -84,6 +87,7 @@ fn what_is_wrong_is_told_and_nothing_is_left() {
 
     fs::write(&annotations, &good[..good.len() / 2]).unwrap();
     run("data verify coco coco").fails(2, &["instances_train2017.json: not JSON", "line 1 column"]);
+    run("data verify coco coco --split val").ok();
     prepare().fails(2, &["not JSON"]);
     is_absent("records");
     fs::write(&annotations, &good).unwrap();
@@ -91,7 +95,7 @@ fn what_is_wrong_is_told_and_nothing_is_left() {
     let image = folder.path().join("coco/train2017/000000000004.png");
     let bytes = fs::read(&image).unwrap();
     fs::write(&image, &bytes[..bytes.len() / 2]).unwrap();
-    let ran = run("data verify coco coco").fails(2, &["1 of 6 images are damaged", "000000000004.png: truncated PNG"]);
+    let ran = run("data verify coco coco").fails(2, &["1 of 9 images are damaged", "000000000004.png: truncated PNG"]);
     assert!(ran.out.contains("000000000004.png"), "{}", ran.out);
     fs::remove_file(&image).unwrap();
     prepare().fails(2, &["000000000004.png: no such file; 1 of 6 images are missing"]);

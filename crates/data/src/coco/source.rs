@@ -57,6 +57,30 @@ impl CocoSource {
         Ok(Self::Files { annotations, images })
     }
 
+    /// The halves of a data set that are in a folder: those with shards, and those with annotations and images; with annotations alone,
+    /// where there is no other.
+    ///
+    /// # Errors
+    /// A folder that has neither, lacks a shard, or has several files of annotations of one half.
+    pub fn splits(folder: &Path) -> Result<Vec<Split>, DataError> {
+        check_folder(folder, LAYOUT)?;
+        let (mut whole, mut annotated) = (Vec::new(), Vec::new());
+        for split in [Split::Train, Split::Val] {
+            let has_shards = !shards_of(folder, split.name())?.is_empty();
+            if has_shards || annotations_of(folder, split)?.is_some() {
+                annotated.push(split);
+                if has_shards || Self::find(folder, split).is_ok() {
+                    whole.push(split);
+                }
+            }
+        }
+        match (whole.is_empty(), annotated.is_empty()) {
+            (false, _) => Ok(whole),
+            (true, false) => Ok(annotated),
+            (true, true) => Err(DataError::layout(folder, "neither annotations nor shards in it", LAYOUT)),
+        }
+    }
+
     /// Finds images without annotations in a folder: `annotations/image_info_NAME.json`, and `NAME/`. Those of `test-dev2017` may be
     /// in `test2017/`, as COCO has them.
     ///

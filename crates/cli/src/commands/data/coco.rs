@@ -14,6 +14,7 @@ use bessemer_train::tasks::family::ObjectSamples;
 use bessemer_train::tasks::registry;
 use bessemer_train::{Recipe, StopSignal};
 use clap::Args;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -24,9 +25,6 @@ pub(crate) struct Input {
     /// Folder with annotations/instances_train2017.json and train2017/, or with train-00000-of-00256.tfrecord and so on
     #[arg(value_name = "DIR", conflicts_with_all = ["annotations", "images"])]
     pub folder: Option<PathBuf>,
-    /// Half of the data set in the folder: train or val
-    #[arg(long, default_value = "train", conflicts_with = "annotations")]
-    pub split: Split,
     /// Annotations of any name, instead of a folder
     #[arg(long, value_name = "JSON", requires = "images")]
     pub annotations: Option<PathBuf>,
@@ -38,14 +36,28 @@ pub(crate) struct Input {
     pub exif: Exif,
 }
 
+/// What [`Input`] names.
+enum Place<'a> {
+    Files(CocoSource),
+    /// That of a data set with one half or both.
+    Folder(&'a Path),
+}
+
 impl Input {
-    fn source(&self) -> anyhow::Result<CocoSource> {
+    fn place(&self) -> anyhow::Result<Place<'_>> {
         match (&self.folder, &self.annotations, &self.images) {
             (None, Some(annotations), Some(images)) => {
-                Ok(CocoSource::Files { annotations: annotations.clone(), images: images.clone() })
+                Ok(Place::Files(CocoSource::Files { annotations: annotations.clone(), images: images.clone() }))
             }
-            (Some(folder), ..) => Ok(CocoSource::find(folder, self.split)?),
+            (Some(folder), ..) => Ok(Place::Folder(folder)),
             _ => bail!(Usage("give the folder of a data set, or --annotations and --images".into())),
+        }
+    }
+
+    fn source(&self, split: Split) -> anyhow::Result<CocoSource> {
+        match self.place()? {
+            Place::Files(source) => Ok(source),
+            Place::Folder(folder) => Ok(CocoSource::find(folder, split)?),
         }
     }
 }
@@ -95,10 +107,13 @@ EXAMPLES:
 pub(crate) struct Verify {
     #[command(flatten)]
     pub input: Input,
+    /// Half of the data set in the folder: train or val [default: each that is there]
+    #[arg(long, conflicts_with = "annotations", help_heading = "Input")]
+    pub split: Option<Split>,
     /// Objects of an image that a batch has room for
     #[arg(long, value_name = "N", default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
     pub max_objects: usize,
-    /// Print JSON instead of tables
+    /// Print JSON instead of tables: a report, or of a folder one for each half by its name
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
@@ -132,14 +147,14 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    fn open(&self, input: &Input, common: &Common) -> anyhow::Result<(CocoSet, usize)> {
+    fn open(&self, input: &Input, split: Split, common: &Common) -> anyhow::Result<(CocoSet, usize)> {
         let ObjectSamples { options, max_objects } = match &self.recipe {
             Some(recipe) => self.of_recipe(&Recipe::load(recipe, &[])?)?,
             None => self.as_asked(input.exif),
         };
         let options = CocoOptions { threads: common.device().threads, ..options };
         options.framing.check()?;
-        Ok((CocoSet::open(&input.source()?, &options)?, max_objects))
+        Ok((CocoSet::open(&input.source(split)?, &options)?, max_objects))
     }
 
     fn as_asked(&self, exif: Exif) -> ObjectSamples {
@@ -172,6 +187,9 @@ EXAMPLES:
 pub(crate) struct Sample {
     #[command(flatten)]
     pub input: Input,
+    /// Half of the data set in the folder: train or val
+    #[arg(long, default_value = "train", conflicts_with = "annotations", help_heading = "Input")]
+    pub split: Split,
     #[command(flatten)]
     pub samples: Samples,
     /// How many
@@ -218,23 +236,48 @@ fn split_of(options: &Prepare) -> Result<Split, Usage> {
 }
 
 pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let source = options.input.source()?;
-    let notify = common.notifier();
-    let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images"));
-    let report = verify(&source, options.max_objects, options.input.exif, common.device().threads, &progress)?;
-    if options.json {
-        print_json(&report)?;
-    } else {
-        print(&report_text(&report, options.max_objects))?;
+    let check = |source: &CocoSource, of: &str| -> anyhow::Result<CocoReport> {
+        let notify = common.notifier();
+        let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images{of}"));
+        Ok(verify(source, options.max_objects, options.input.exif, common.device().threads, &progress)?)
+    };
+    match options.input.place()? {
+        Place::Files(source) => {
+            let report = check(&source, "")?;
+            match options.json {
+                true => print_json(&report)?,
+                false => print(&report_text(&report, options.max_objects))?,
+            }
+            complain(&[&report])
+        }
+        Place::Folder(folder) => {
+            let splits = options.split.map_or_else(|| CocoSource::splits(folder), |split| Ok(vec![split]))?;
+            let mut reports = BTreeMap::new();
+            for split in splits {
+                let name = split.name();
+                let report = check(&CocoSource::find(folder, split)?, &format!(" of {name}"))?;
+                if !options.json {
+                    print(&format!("{name}\n{}", report_text(&report, options.max_objects)))?;
+                }
+                reports.insert(name, report);
+            }
+            if options.json {
+                print_json(&reports)?;
+            }
+            complain(&reports.values().collect::<Vec<_>>())
+        }
     }
-    match report.damaged.first() {
+}
+
+/// # Errors
+/// Damaged images.
+fn complain(reports: &[&CocoReport]) -> anyhow::Result<()> {
+    let mut damaged = reports.iter().flat_map(|report| &report.damaged);
+    match damaged.next() {
         None => Ok(()),
         Some(first) => {
-            bail!(Usage(format!(
-                "{} of {} images are damaged; the first: {first}",
-                report.damaged.len(),
-                report.summary.images
-            )))
+            let images: usize = reports.iter().map(|report| report.summary.images).sum();
+            bail!(Usage(format!("{} of {images} images are damaged; the first: {first}", 1 + damaged.count())))
         }
     }
 }
@@ -283,7 +326,7 @@ fn report_text(report: &CocoReport, max_objects: usize) -> String {
 
 pub(super) fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
     let format = picture_format(&options.out)?;
-    let (set, max_objects) = options.samples.open(&options.input, common)?;
+    let (set, max_objects) = options.samples.open(&options.input, options.split, common)?;
     let count = options.count.min(set.len());
     let sheet = object_sheet(&set, count, 0, common.seed(), max_objects)?;
     sheet.write(&options.out, format)?;
