@@ -1,7 +1,5 @@
 //! Run folders written by earlier versions of the program: their recipes open, and a run goes on from its checkpoint.
 
-mod common;
-
 use bessemer_train::{Recipe, RunFolder, TrainOptions, train};
 use serde_json::Value;
 use std::fs;

@@ -1,7 +1,8 @@
 //! Runs of several ranks, which are threads here and exchange messages through memory, beside runs of one.
 
-mod common;
-
+use crate::common::ranks::{End, in_group, train_by_wire, train_ranks, trained};
+use crate::common::text::{losses, text};
+use crate::common::{assert_same_tensors, last, last_folder, new_run, run_of};
 use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::ops::collective::Wire;
@@ -14,17 +15,14 @@ use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
 use bessemer_train::events::{EventBody, StepInfo, read_events};
 use bessemer_train::{ErrorKind, EvaluateOptions, RunFolder, TrainError, TrainOptions, evaluate, train, train_in};
 use bessemer_weights::NamedTensor;
-use common::ranks::{End, in_group, train_by_wire, train_ranks, trained};
-use common::text::{losses, text};
-use common::{assert_same_tensors, last, last_folder, new_run, run_of};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-const BERT: &str = include_str!("fixtures/ranks/bert.toml");
-const ELECTRA: &str = include_str!("fixtures/ranks/electra.toml");
-const MASKS: &str = include_str!("fixtures/ranks/masks.toml");
-const DETECTOR: &str = include_str!("fixtures/ranks/detector.toml");
+const BERT: &str = include_str!("../fixtures/ranks/bert.toml");
+const ELECTRA: &str = include_str!("../fixtures/ranks/electra.toml");
+const MASKS: &str = include_str!("../fixtures/ranks/masks.toml");
+const DETECTOR: &str = include_str!("../fixtures/ranks/detector.toml");
 
 fn statistics_apart<'a>(tensors: &'a [NamedTensor<'a>]) -> (Vec<&'a NamedTensor<'a>>, Vec<&'a NamedTensor<'a>>) {
     tensors.iter().partition(|tensor| tensor.name.contains("running_") || tensor.name.contains("num_batches"))
@@ -217,7 +215,7 @@ fn norms_and_means_over_all_ranks_make_one_batch_of_theirs() {
     let images = ["train.epochs=1", "train.mixup_alpha=0"];
     let boxes = ["data.train_samples=12", "model.drop_path=0", "train.norms_over=all"];
     for (recipe, name, batch, overrides, key) in [
-        (common::RECIPE, "tiny", 4, &images[..], "train.norms_over"),
+        (crate::common::RECIPE, "tiny", 4, &images[..], "train.norms_over"),
         (DETECTOR, "tiny-detector", 3, &boxes[..], "train.means_over"),
     ] {
         let run = |part: &str| folder.path().join(format!("{name}-{part}"));

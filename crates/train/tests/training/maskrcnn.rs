@@ -1,7 +1,6 @@
 //! Whole runs of a detector with masks: trained, stopped and resumed, evaluated, asked.
 
-mod common;
-
+use crate::common::{assert_same_tensors, last, last_folder, run_of};
 use bessemer_cpu::{CpuOptions, Executor};
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{FileFormat, Image};
@@ -18,7 +17,6 @@ use bessemer_train::tasks::registry;
 use bessemer_train::workload::{Mode, Workload, workload};
 use bessemer_train::{EvaluateOptions, Recipe, RunFolder, TrainOptions, evaluate, train};
 use bessemer_weights::{NamedTensor, write_safetensors};
-use common::{assert_same_tensors, last, last_folder, run_of};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,13 +1,11 @@
 //! Whole runs of a narrow EfficientNet on drawn shapes, with dropout and stochastic depth.
 
-mod common;
-
+use crate::common::{assert_same_tensors, last};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::{
     ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights, evaluate,
     train,
 };
-use common::{assert_same_tensors, last};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

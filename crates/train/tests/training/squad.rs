@@ -1,8 +1,9 @@
 //! Fine-tuning a small ELECTRA on questions: a handful is learnt, runs resume bit for bit, and answers are scored as the official
 //! scripts do.
 
-mod common;
-
+use crate::common::ranks::trained;
+use crate::common::text::losses;
+use crate::common::{assert_same_tensors, last};
 use bessemer_data::squad::{Predictions, SquadSet, read_no_answer_probabilities, read_predictions};
 use bessemer_metrics::squad::{Gold, Predicted, score_v1, score_v2};
 use bessemer_models::bert::Sequences;
@@ -16,9 +17,6 @@ use bessemer_train::{
     evaluate, train,
 };
 use bessemer_weights::{NamedTensor, read_safetensors, write_safetensors};
-use common::ranks::trained;
-use common::text::losses;
-use common::{assert_same_tensors, last};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! Whole training runs in this process.
 
-mod common;
-
+use crate::common::ranks::trained;
+use crate::common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed, turned};
 use bessemer_data::shapes::ShapesFolder;
 use bessemer_data::{Exif, FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
@@ -11,8 +11,6 @@ use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, Predicti
 use bessemer_train::{
     ErrorKind, EvaluateOptions, Recipe, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate, train,
 };
-use common::ranks::trained;
-use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed, turned};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

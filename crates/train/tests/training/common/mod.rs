@@ -1,8 +1,6 @@
 //! A training run of seconds: ResNet-20 on drawn shapes of 16 pixels, 5 steps an epoch, with mixup, clipping, averages
 //! and an evaluation set that does not fill its last batch.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 pub(crate) mod ranks;
 pub(crate) mod text;
 

@@ -1,7 +1,7 @@
 //! Pre-training of a small BERT: runs resume and go on in phases bit for bit, and what they leave can be used.
 
-mod common;
-
+use crate::common::text::{losses, reversed_text, text};
+use crate::common::{assert_same_tensors, last, last_folder};
 use bessemer_data::text::Vocabulary;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::recipe::StartRecipe;
@@ -11,8 +11,6 @@ use bessemer_train::{
     evaluate, train,
 };
 use bessemer_weights::read_safetensors;
-use common::text::{losses, reversed_text, text};
-use common::{assert_same_tensors, last, last_folder};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

@@ -1,10 +1,8 @@
 //! A run that is killed again and again, at random moments and while it writes checkpoints, ends like one that was not.
 #![cfg(unix)]
 
-mod common;
-
+use crate::common::{assert_same_tensors, last, new_run, resumed};
 use bessemer_train::{RunDir, train};
-use common::{assert_same_tensors, last, new_run, resumed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,7 +31,7 @@ fn child() {
 
 fn start(folder: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-    command.args(["child", "--exact", "--ignored", "--nocapture"]).env(RUN_FOLDER, folder);
+    command.args(["kill::child", "--exact", "--ignored", "--nocapture"]).env(RUN_FOLDER, folder);
     command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().expect("the process starts")
 }
 

@@ -1,7 +1,7 @@
 //! Pre-training of a small ELECTRA: runs resume bit for bit, and what they leave can be used.
 
-mod common;
-
+use crate::common::text::{losses, text};
+use crate::common::{assert_same_tensors, last};
 use bessemer_train::checkpoint::load_weights;
 use bessemer_train::recipe::StartRecipe;
 use bessemer_train::tasks::electra::{ClassifyOptions, classify_tokens};
@@ -10,8 +10,6 @@ use bessemer_train::{
     evaluate, train,
 };
 use bessemer_weights::{NamedTensor, WeightOptions, read_safetensors, write_safetensors};
-use common::text::{losses, text};
-use common::{assert_same_tensors, last};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

@@ -1,7 +1,6 @@
 //! Whole runs of a detector: trained, stopped and resumed, evaluated, asked, and begun from other weights.
 
-mod common;
-
+use crate::common::{assert_same_tensors, last, last_folder, run_of, turned};
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{Exif, FileFormat, Image, ImageStream};
 use bessemer_train::checkpoint::load_checkpoint;
@@ -15,7 +14,6 @@ use bessemer_train::{
     convert_weights, evaluate, train,
 };
 use bessemer_weights::{Dtype, NamedTensor, read_safetensors, write_safetensors};
-use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
