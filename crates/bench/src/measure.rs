@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 mod row;
 use row::unmeasured;
 pub use row::{BUDGET_OPTION, ERROR_OPTION, INTERRUPTED_OPTION, failed};
-pub(crate) use row::{CLIP_OPTION, MEANS_OPTION, NORMS_OPTION, OVERLAP_OPTION, options_of};
+pub(crate) use row::{CLIP_OPTION, ISA_OPTION, MEANS_OPTION, NORMS_OPTION, OVERLAP_OPTION, SYNTHETIC, options_of};
 
 /// A measurement to make.
 #[derive(Clone, Debug, Serialize, Deserialize)]

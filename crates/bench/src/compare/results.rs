@@ -4,7 +4,7 @@ use super::entrants::Entrant;
 use super::journal::{Run, State};
 use super::{BatchSize, Group};
 use crate::machine::Machine;
-use crate::measure::{ERROR_OPTION, summarise};
+use crate::measure::{ERROR_OPTION, SYNTHETIC, summarise};
 use crate::peers::own;
 use bessemer_train::DeviceKind;
 use bessemer_train::events::{BenchResult, BenchRun, Comparison, Ratio, Verdict, WorkCheck};
@@ -76,7 +76,7 @@ fn row(group: &Group, key: &str, measured: &Measured, device: DeviceKind, machin
         nodes: 1,
         threads: machine.threads as u64,
         batch_size: *batch_size as u64,
-        data: "synthetic".to_owned(),
+        data: SYNTHETIC.to_owned(),
         options,
         warmup: group.warmup as u64,
         steps: group.steps as u64,

@@ -3,7 +3,7 @@
 use super::Allowed;
 use super::detections::AllowedDetections;
 use super::journal::error_of;
-use crate::measure::CLIP_OPTION;
+use crate::measure::{CLIP_OPTION, ERROR_OPTION, ISA_OPTION, SYNTHETIC};
 use crate::peers::load::QUIET;
 use crate::peers::own;
 use crate::report::fastest_other;
@@ -12,6 +12,7 @@ use crate::workload::{DetectorOutputs, Mode};
 use bessemer_train::events::{BenchResult, Comparison, Verdict};
 use bessemer_train::recipe::Compute;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The results of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -116,6 +117,51 @@ pub fn summary(results: &[BenchResult]) -> Vec<[String; 4]> {
 
 /// Columns of [`summary`].
 pub const SUMMARY_HEADER: [&str; 4] = ["work", "Bessemer", "Bessemer is", "fastest other"];
+
+/// Columns of [`frameworks`].
+pub const FRAMEWORKS_HEADER: [&str; 4] = ["framework", "version", "forms", "options"];
+
+/// What was compared: each version of a framework with its forms, and the options that are its own.
+pub fn frameworks(results: &[BenchResult]) -> Vec<[String; 4]> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    for result in results.iter().filter(|result| result.comparison.is_some()) {
+        let version = (result.framework.as_str(), result.framework_version.as_str());
+        if !version.1.is_empty() && !found.contains(&version) {
+            found.push(version);
+        }
+    }
+    // What the work is, every framework is given.
+    let of_work: BTreeSet<&String> = results
+        .iter()
+        .filter(|result| result.framework == own::NAME)
+        .flat_map(|result| result.options.keys())
+        .collect();
+    let row = |(framework, version): (&str, &str)| {
+        let mut forms: Vec<&str> = Vec::new();
+        let mut options: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for result in results.iter().filter(|r| r.framework == framework && r.framework_version == version) {
+            let Some(comparison) = &result.comparison else { continue };
+            let form = comparison.variant.as_str();
+            if !forms.contains(&form) {
+                forms.push(form);
+            }
+            let is_own = |name: &String| match framework == own::NAME {
+                true => name == ISA_OPTION,
+                false => name != ERROR_OPTION && !of_work.contains(name),
+            };
+            for (name, value) in result.options.iter().filter(|(name, _)| is_own(name)) {
+                options.entry(format!("{name} {value}").replace('"', "")).or_default().insert(form);
+            }
+        }
+        let option = |(option, of): (&String, &BTreeSet<&str>)| match of.len() == forms.len() {
+            true => option.clone(),
+            false => format!("{option} ({})", of.iter().copied().collect::<Vec<_>>().join(", ")),
+        };
+        let options = options.iter().map(option).collect::<Vec<_>>().join(", ");
+        [framework.to_owned(), version.to_owned(), forms.join(", "), options]
+    };
+    found.into_iter().map(row).collect()
+}
 
 fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
     let (first, comparison) = results[0];
@@ -237,10 +283,12 @@ pub fn method(results: &[BenchResult]) -> String {
         ),
         false => String::new(),
     };
+    let is_random = compared.iter().all(|result| result.data == SYNTHETIC);
+    let inputs = if is_random { " Inputs are random numbers, drawn before the first step." } else { "" };
     format!(
         "A fresh process each, in turn, {} threads; {} steps after {} that do not count, {} rounds. Speeds are medians over rounds, \
          spread is (largest - least) / median, ratios are Bessemer's speed over the other's within one round: above 1 Bessemer is \
-         faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
+         faster.{inputs} The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
          to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits.{network}{detections} What \
          is not the same work gets no ratio.",
         between(|result| result.threads),

@@ -25,6 +25,12 @@ pub const INTERRUPTED_OPTION: &str = "interrupted";
 /// Name of the option that says whether gradients are clipped, of models that can.
 pub(crate) const CLIP_OPTION: &str = "clip";
 
+/// Name of the option that says by which instructions of a processor was computed.
+pub(crate) const ISA_OPTION: &str = "isa";
+
+/// What the data of a result are called that are random numbers in memory.
+pub(crate) const SYNTHETIC: &str = "synthetic";
+
 /// Name of the option in which [`failed`] puts the reason.
 pub const ERROR_OPTION: &str = "error";
 
@@ -41,7 +47,7 @@ pub(super) fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         nodes: 1,
         threads: request.device.threads as u64,
         batch_size: request.batch_size as u64,
-        data: request.data.as_ref().map_or("synthetic", |data| &data.source).to_owned(),
+        data: request.data.as_ref().map_or(SYNTHETIC, |data| &data.source).to_owned(),
         options: options(request),
         warmup: request.warmup as u64,
         steps: request.steps as u64,
@@ -55,7 +61,7 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
     let common = [
         ("fuse", request.fuse.into()),
         ("recompute", request.recompute.name().into()),
-        ("isa", request.device.instruction_set.name().into()),
+        (ISA_OPTION, request.device.instruction_set.name().into()),
     ];
     let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
     let loading = request.data.iter().flat_map(|data| {

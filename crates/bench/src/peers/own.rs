@@ -3,7 +3,7 @@
 use super::protocol::{Ability, Answer, Capabilities, Purpose, Request, VERSION, Variant, group_of, outputs_of};
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
-use crate::measure::{MeasureError, Timed, compiled, loss_of};
+use crate::measure::{ISA_OPTION, MeasureError, Timed, compiled, loss_of};
 use crate::profile::{by_kind, profile};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::CompileOptions;
@@ -122,7 +122,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         options: [
             ("fuse".to_owned(), (request.variant == FUSED).into()),
-            ("isa".to_owned(), step.device.instruction_set.name().into()),
+            (ISA_OPTION.to_owned(), step.device.instruction_set.name().into()),
         ]
         .into(),
         step_ms: timed.step_ms,

@@ -2,7 +2,7 @@
 
 use super::charts::{Bar, Bars, Chart, Tone};
 use super::headline::{comparisons, fastest_other};
-use crate::compare::table::{HEADER, Table, label, method, tables};
+use crate::compare::table::{FRAMEWORKS_HEADER, HEADER, Table, frameworks, label, method, tables};
 use crate::measure::ERROR_OPTION;
 use crate::peers::own;
 use crate::show;
@@ -16,6 +16,9 @@ pub(super) struct PeersView {
     /// Bessemer's speed over that of the fastest other framework, of each group.
     ratios: Option<Chart>,
     groups: Vec<GroupView>,
+    /// What was compared: versions, forms and options.
+    frameworks_header: [&'static str; 4],
+    frameworks: Vec<[String; 4]>,
     method: String,
 }
 
@@ -32,7 +35,13 @@ struct GroupView {
 pub(super) fn view(results: &[BenchResult]) -> Option<PeersView> {
     let groups = comparisons(results);
     let views: Vec<GroupView> = tables(results).into_iter().zip(&groups).map(|(table, of)| group(table, of)).collect();
-    (!views.is_empty()).then(|| PeersView { ratios: ratios(&groups), groups: views, method: method(results) })
+    (!views.is_empty()).then(|| PeersView {
+        ratios: ratios(&groups),
+        groups: views,
+        frameworks_header: FRAMEWORKS_HEADER,
+        frameworks: frameworks(results),
+        method: method(results),
+    })
 }
 
 /// `None` for a single ratio, which the headline has.

@@ -244,7 +244,7 @@ fn the_date_is_that_of_the_logs() {
     drop(writer);
     let report = read(&[path]).unwrap();
     assert!(page(&report).contains("2024-12-31 23:59:59 UTC · Bessemer"));
-    assert!(report.to_markdown("A report", Path::new("")).unwrap().contains("\n2024-12-31 23:59:59 UTC, Bessemer"));
+    assert!(report.to_markdown("A report", Path::new("")).unwrap().contains("2024-12-31 23:59:59 UTC, Bessemer"));
     assert!(!page(&Report::default()).contains("UTC"));
 }
 
@@ -391,7 +391,9 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
     let same = WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() };
     let far = WorkCheck { verdict: Verdict::Different, note: Some("its loss is far".into()), ..WorkCheck::default() };
     let ratio = Some(Ratio { median: 1.25, min: 1.2, max: 1.5 });
-    let longer = BenchResult { steps: 8, ..compared("pytorch", 8.0, same.clone(), ratio) };
+    let mut longer = BenchResult { steps: 8, ..compared("pytorch", 8.0, same.clone(), ratio) };
+    longer.framework_version = "2.15.0".into();
+    longer.options.insert("channels_last".into(), true.into());
     let benches = vec![
         compared("bessemer", 10.0, same.clone(), None),
         longer,
@@ -429,6 +431,8 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
         "| framework | speed | Bessemer is | work |",
         "| pytorch (eager) [",
         "1.25 x (1.20-1.50) | the same |",
+        "| pytorch | 2.15.0 | eager | channels_last true |",
+        "## Environment",
         "| OneFlow 0.2.0 | 128 | 397.64 | 3130.34 | 6260.30 | 12411.97 |",
     ] {
         assert!(markdown.contains(text), "{text} is missing in {markdown}");

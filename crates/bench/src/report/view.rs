@@ -8,7 +8,7 @@ use super::streams::{self, StreamView};
 use super::tables::{TableView, tables};
 use super::{Report, ReportError, Run};
 use crate::doctor::Examination;
-use crate::measure::ERROR_OPTION;
+use crate::measure::{ERROR_OPTION, ISA_OPTION};
 use crate::samples::Sample;
 use crate::show;
 use base64::Engine;
@@ -150,11 +150,12 @@ impl View {
     }
 }
 
-/// Examinations, or else what the runs say of their machines, each once.
+/// Examinations, or else what runs and measurements say of their machines, each once.
 fn machines(report: &Report) -> Vec<Facts> {
     let mut all: Vec<Facts> = report.machines.iter().map(examined).collect();
     if all.is_empty() {
-        all = report.runs.iter().filter_map(run_machine).collect();
+        let measured = report.benches.iter().filter(|result| result.device == "cpu").map(bench_machine);
+        all = report.runs.iter().filter_map(run_machine).chain(measured).collect();
     }
     let mut distinct: Vec<Facts> = Vec::new();
     for facts in all {
@@ -195,6 +196,17 @@ fn run_machine(run: &Run) -> Option<Facts> {
     ];
     facts.extend(machine.memory_bytes.map(|bytes| ("memory", show::bytes(bytes))));
     Some(facts)
+}
+
+/// What a measurement on processors says of them.
+fn bench_machine(result: &BenchResult) -> Facts {
+    let mut facts = vec![
+        ("processor", result.device_name.clone()),
+        ("processors", format!("{} in use", show::counted(result.threads, "thread"))),
+    ];
+    let isa = result.options.get(ISA_OPTION).and_then(|isa| isa.as_str());
+    facts.extend(isa.map(|isa| ("instruction set", isa.to_owned())));
+    facts
 }
 
 fn run_view(run: &Run, is_compared: bool, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
