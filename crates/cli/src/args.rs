@@ -77,8 +77,8 @@ pub(crate) struct Common {
     /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX [default: cpu]
     #[arg(long, global = true, value_name = "DEVICE", value_parser = device)]
     pub device: Option<DeviceKind>,
-    /// Numbers in which tensors are stored and products computed: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or several
-    /// for `bench` and `compare` [default: the recipe's, else fp32]
+    /// Precision of stored tensors, of matrix products and of convolutions: fp32, tf32 (on GPUs: stored as fp32), bf16 or fp16, or
+    /// several for `bench` and `compare` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
     /// The usual mixed precision: bf16; on GPUs fp16 with a scaled loss for models of images

@@ -42,7 +42,7 @@ pub(crate) struct RankArguments {
     /// NCCL_PROTO=Simple)
     #[arg(long)]
     pub nccl_auto: bool,
-    /// Numbers in which gradients travel between ranks: fp32, or bf16 or fp16 for half of the bytes, rounded before and after the sum
+    /// Precision of gradients on their way between ranks: fp32, or bf16 or fp16 for half of the bytes, rounded before and after the sum
     #[arg(long, value_name = "PRECISION", default_value = "fp32", value_parser = wire)]
     pub wire: Wire,
     /// Whether gradients travel while the rest of the step is computed: on, or off, which changes no result
@@ -61,7 +61,7 @@ pub(crate) struct RankArguments {
     /// The same before the first step, where each rank opens data, reads weights and compiles
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0, value_parser = seconds)]
     pub start_timeout: f64,
-    /// Compare the weights of all ranks each time that so many steps are done
+    /// Steps between two comparisons of the weights of all ranks
     #[arg(long, value_name = "STEPS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub verify_state: u64,
 }

@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Training on several ranks.
 #[derive(Debug, Args)]
 pub(crate) struct ScalingOptions {
-    /// Train on so many nodes with so many ranks each, beside one rank alone and beside ranks that do not communicate; ranks of one
+    /// Nodes, and ranks of each, to train on, beside one rank alone and beside ranks that do not communicate; ranks of one
     /// node are started here by the launcher of an MPI, those of several by mpirun or srun
     #[arg(long, value_name = "NODESxRANKS,...", value_delimiter = ',', conflicts_with_all = ["profile", "step_profile", "data"],
           help_heading = "Several devices")]
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// A repeat on so many ranks.
+    /// A repeat on this number of ranks.
     fn repeat(&self, request: &Request, ranks: usize) -> Result<Repeat, MeasureError> {
         match self {
             Source::Fresh { process, mpi } => {

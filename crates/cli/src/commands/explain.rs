@@ -69,7 +69,7 @@ pub(crate) struct Options {
     /// a GPU]
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["cluster", "after"], help_heading = "Output")]
     pub sheet: Option<String>,
-    /// Print that sheet instead, a file to begin another one from
+    /// Print that description of a GPU instead, to begin one of another GPU from
     #[arg(long, conflicts_with_all = ["cluster", "after", "json"], help_heading = "Output")]
     pub print_sheet: bool,
     /// Print JSON instead of tables

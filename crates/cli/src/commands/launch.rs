@@ -27,7 +27,7 @@ pub(crate) struct Options {
     pub ranks: usize,
     #[command(flatten)]
     pub mpi: MpiArgument,
-    /// Resume a training run that fails, at most so many times; needs --out or --resume in the command
+    /// How often to resume a training run that fails; needs --out or --resume in the command
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub restarts: u32,
     /// The command with its options, such as `train resnet50 --data imagenet/`
