@@ -68,10 +68,10 @@ pub struct WeightNames {
     pub read: fn(&str) -> String,
     /// Whether a file may hold a tensor of this canonical name although no model wants it, such as copies and counts.
     pub is_ignored: fn(&str) -> bool,
-    /// The name that torchvision gives to a canonical name.
-    pub torchvision: fn(&str) -> String,
-    /// The name that NVIDIA DeepLearningExamples (PyTorch) gives to a canonical name.
-    pub deep_learning_examples: fn(&str) -> String,
+    /// The name that torchvision gives to a canonical name; `None` where it has no such models.
+    pub torchvision: Option<fn(&str) -> String>,
+    /// The name that NVIDIA DeepLearningExamples (PyTorch) gives to a canonical name; `None` where it has no such models.
+    pub deep_learning_examples: Option<fn(&str) -> String>,
 }
 
 impl WeightNames {
@@ -79,8 +79,8 @@ impl WeightNames {
     pub const PLAIN: WeightNames = WeightNames {
         read: |name| without_module(name).to_owned(),
         is_ignored: |_| false,
-        torchvision: str::to_owned,
-        deep_learning_examples: str::to_owned,
+        torchvision: None,
+        deep_learning_examples: None,
     };
 
     /// Whether a file may hold a tensor under this name although no model wants it.

@@ -76,8 +76,18 @@ impl Names {
     fn of(self, names: &WeightNames, canonical: &str) -> String {
         match self {
             Self::Timm | Self::HuggingFace | Self::TensorFlow | Self::Onnx => canonical.to_owned(),
-            Self::Torchvision => (names.torchvision)(canonical),
-            Self::DeepLearningExamples => (names.deep_learning_examples)(canonical),
+            Self::Torchvision | Self::DeepLearningExamples => {
+                self.suite(names).map_or_else(|| canonical.to_owned(), |of| of(canonical))
+            }
+        }
+    }
+
+    /// How torchvision, or NVIDIA's suite, names the tensors of models, if it has such models.
+    fn suite(self, names: &WeightNames) -> Option<fn(&str) -> String> {
+        match self {
+            Self::Torchvision => names.torchvision,
+            Self::DeepLearningExamples => names.deep_learning_examples,
+            _ => None,
         }
     }
 
@@ -177,6 +187,10 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         }
         (Names::HuggingFace, None) => {
             let allowed = format!("that is for models of text; {} holds {}", trained.origin, model.name());
+            return Err(TrainError::setting("the naming", options.to, allowed));
+        }
+        (Names::Torchvision | Names::DeepLearningExamples, _) if options.to.suite(names).is_none() => {
+            let allowed = format!("it has no model like {}, which {} holds", model.name(), trained.origin);
             return Err(TrainError::setting("the naming", options.to, allowed));
         }
         (Names::Onnx, _) => {

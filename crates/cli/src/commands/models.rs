@@ -75,7 +75,7 @@ fn entry(model: ZooModel) -> anyhow::Result<Entry> {
 }
 
 fn all_models(entries: &[Entry]) -> String {
-    let mut table = Table::new(2, &["model", "description", "parameters", "FLOPs", "input", "classes"]);
+    let mut table = Table::new(2, &["model", "description", "parameters", "FLOPs", "input", "outputs"]);
     for entry in entries {
         table.row([
             entry.name.to_owned(),
@@ -95,8 +95,9 @@ fn one_model(entry: &Entry) -> String {
     fact("model", format!("{}: {}", entry.name, entry.description));
     fact("parameters", format!("{} in {} tensors", entry.parameters, entry.parameter_tensors));
     fact("FLOPs", format!("{} in the forward pass of one sample", show::scaled(entry.flops_per_sample as f64)));
-    fact("input", format!("{}, {} classes", entry.takes, entry.classes));
-    fact("variants", entry.variants.join(", "));
+    fact("input", entry.takes.clone());
+    fact("outputs", entry.classes.to_string());
+    fact("variants", entry.variants.iter().map(|setting| format!("--set {setting}")).collect::<Vec<_>>().join(", "));
     fact("recipes", if entry.recipes.is_empty() { "none of its own".to_owned() } else { entry.recipes.join(", ") });
     table.to_string()
 }

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Convert(Convert),
 }
 
-/// Write weights under this program's names, after checking that they fit a model
+/// Convert weights to the names of another suite, or to ONNX, after checking that they fit a model
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Convert {
@@ -48,7 +48,7 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
     /// Whose names the output has: bessemer or timm (the same: timm's, and of EfficientDets those of effdet; timm loads such a file
-    /// strictly), torchvision, dle, huggingface (BERT, in a folder); or onnx: the
+    /// strictly), torchvision, dle, huggingface (BERT and ELECTRA, in a folder); or onnx: the
     /// network of inference with its weights, for any batch, as an ONNX file (fp32; a classifier takes normalised NCHW images)
     #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
     pub to: Names,

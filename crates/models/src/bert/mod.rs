@@ -30,11 +30,14 @@ pub struct BertSpec {
     pub description: &'static str,
     /// The published sizes.
     pub config: fn() -> BertConfig,
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub variants: &'static [&'static str],
 }
 
-const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "pad_vocab_to", "init", "mlm_activation"];
+/// Tokens of the sequence whose cost a summary gives.
+pub const SUMMARY_LENGTH: usize = 128;
+
+const VARIANTS: &[&str] = &["model.activation=gelu_tanh", "model.vocab_multiple=1", "model.init=truncated"];
 
 const fn spec(name: &'static str, description: &'static str, config: fn() -> BertConfig) -> BertSpec {
     BertSpec { name, description, config, variants: VARIANTS }
@@ -64,7 +67,7 @@ impl BertSpec {
     /// # Errors
     /// None for the published sizes.
     pub fn summary(&self) -> Result<Summary, ModelError> {
-        let sequences = Sequences { batch: 1, length: 128, predictions: 20 };
+        let sequences = Sequences { batch: 1, length: SUMMARY_LENGTH, predictions: 20 };
         Ok(Summary::of(&infer(&(self.config)(), sequences, &BertOptions::default())?))
     }
 }

@@ -10,8 +10,7 @@ pub const TIED: [(&str, &str); 2] = [
 ];
 
 /// The names of Hugging Face's `BertForPreTraining`, which are those used here, and of NVIDIA's PyTorch recipe (`dense_act`).
-pub static NAMES: WeightNames =
-    WeightNames { read, is_ignored, torchvision: str::to_owned, deep_learning_examples: str::to_owned };
+pub static NAMES: WeightNames = WeightNames { read, is_ignored, torchvision: None, deep_learning_examples: None };
 
 fn read(name: &str) -> String {
     let name = without_module(name).replace("dense_act", "dense");

@@ -5,12 +5,17 @@ use crate::weights::{WeightNames, without_module};
 
 /// Names of ResNets: those used here are timm's and torchvision's, and NVIDIA's PyTorch recipes have others (`layers.0` for
 /// `layer1`). Those of EfficientNets are read as well.
-pub static NAMES: WeightNames = WeightNames { read, is_ignored, torchvision: str::to_owned, deep_learning_examples };
+pub static NAMES: WeightNames = WeightNames {
+    read,
+    is_ignored,
+    torchvision: Some(str::to_owned),
+    deep_learning_examples: Some(deep_learning_examples),
+};
 
 /// Names of EfficientNets: those used here are timm's, and torchvision has others (`features.1.0.block.0.0` for
 /// `blocks.0.0.conv_dw`). Those of ResNets are read as well.
 pub static EFFICIENTNET_NAMES: WeightNames =
-    WeightNames { read, is_ignored, torchvision, deep_learning_examples: str::to_owned };
+    WeightNames { read, is_ignored, torchvision: Some(torchvision), deep_learning_examples: None };
 
 /// Modules of EfficientNets by timm's and by torchvision's names, but for those of blocks.
 const MODULES: [(&str, &str); 5] = [
@@ -205,7 +210,7 @@ mod tests {
         for unknown in ["features.0.block.0.0.weight", "features.2.0.block.4.0.weight", "blocks.x.0.bn1.bias"] {
             assert_eq!([read(unknown), torchvision(unknown)], [unknown, unknown]);
         }
-        assert_eq!((NAMES.torchvision)("bn1.weight"), "bn1.weight");
+        assert_eq!(NAMES.torchvision.map(|of| of("bn1.weight")), Some("bn1.weight".to_owned()));
     }
 
     #[test]

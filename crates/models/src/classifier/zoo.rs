@@ -40,22 +40,22 @@ pub struct ModelSpec {
     pub image_size: usize,
     /// Outputs of the published form.
     pub num_classes: usize,
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub variants: &'static [&'static str],
 }
 
-const RESNET: &[&str] = &["padding = same (TensorFlow)", "zero_init_last_gamma", "base_width", "num_classes"];
+const RESNET: &[&str] = &["model.padding=same", "model.zero_init_last_gamma=true", "model.num_classes=10"];
 const RESNET_BOTTLENECK: &[&str] =
-    &["stride_in = conv1 (v1)", "padding = same (TensorFlow)", "zero_init_last_gamma", "base_width", "num_classes"];
-const RESNET_CIFAR: &[&str] = &["zero_init_last_gamma", "base_width", "num_classes"];
+    &["model.stride_in=1x1", "model.padding=same", "model.zero_init_last_gamma=true", "model.num_classes=10"];
+const RESNET_CIFAR: &[&str] = &["model.zero_init_last_gamma=true", "model.num_classes=4"];
 
 const EFFICIENTNET: &[&str] = &[
-    "padding = same, bn_eps = 1e-3 (TensorFlow)",
-    "bn_momentum",
-    "dropout",
-    "drop_path",
-    "zero_init_last_gamma",
-    "num_classes",
+    "model.padding=same",
+    "model.bn_eps=1e-3",
+    "model.bn_momentum=0.01",
+    "model.dropout=0.2",
+    "model.drop_path=0.2",
+    "model.num_classes=10",
 ];
 
 const fn basic(name: &'static str, description: &'static str, depths: [usize; 4]) -> ModelSpec {

@@ -10,8 +10,8 @@ pub static NAMES: WeightNames = WeightNames {
         name.strip_prefix("model.").unwrap_or(name).to_owned()
     },
     is_ignored: |canonical| canonical.ends_with("num_batches_tracked") || canonical == "anchors.boxes",
-    torchvision: str::to_owned,
-    deep_learning_examples: str::to_owned,
+    torchvision: None,
+    deep_learning_examples: None,
 };
 
 /// The level of the first map of the pyramid.

@@ -33,11 +33,17 @@ pub struct ElectraSpec {
     pub config: fn() -> ElectraConfig,
     /// Width of the generator, as a share of the discriminator's.
     pub generator_fraction: f64,
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub variants: &'static [&'static str],
 }
 
-const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "init", "generator_fraction"];
+/// Tokens of the sequence whose cost a summary of pre-training gives.
+pub const SUMMARY_LENGTH: usize = 128;
+/// Tokens of the window whose cost a summary of answering questions gives.
+pub const SQUAD_SUMMARY_LENGTH: usize = 384;
+
+const VARIANTS: &[&str] =
+    &["model.activation=gelu_tanh", "model.vocab_multiple=1", "model.init=normal", "model.generator_fraction=0.25"];
 
 /// All sizes.
 pub const ELECTRAS: &[ElectraSpec] = &[
@@ -87,12 +93,12 @@ pub struct ElectraSquadSpec {
     pub description: &'static str,
     /// Sizes of the encoder.
     pub config: fn() -> ElectraConfig,
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub variants: &'static [&'static str],
 }
 
 const fn answering(name: &'static str, description: &'static str, config: fn() -> ElectraConfig) -> ElectraSquadSpec {
-    ElectraSquadSpec { name, description, config, variants: &["hidden_act = gelu_new (tanh)", "head = plain"] }
+    ElectraSquadSpec { name, description, config, variants: &["model.activation=gelu_tanh", "squad.head=plain"] }
 }
 
 /// All sizes, to be fine-tuned on SQuAD.
@@ -128,7 +134,7 @@ impl ElectraSquadSpec {
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let head = SpanHead::Joint { beam: 5, may_be_impossible: false };
         let options = SquadOptions { network: ElectraOptions::default(), head };
-        Ok(Summary::of(&squad::predict(&(self.config)(), 1, 384, &options)?))
+        Ok(Summary::of(&squad::predict(&(self.config)(), 1, SQUAD_SUMMARY_LENGTH, &options)?))
     }
 }
 
@@ -138,7 +144,7 @@ impl ElectraSpec {
     /// # Errors
     /// None for the published sizes.
     pub fn summary(&self) -> Result<Summary, ModelError> {
-        let sequences = Sequences { batch: 1, length: 128, predictions: 19 };
+        let sequences = Sequences { batch: 1, length: SUMMARY_LENGTH, predictions: 19 };
         let model = evaluate(&(self.config)(), sequences, &PretrainingOptions::new(self.generator_fraction))?;
         Ok(Summary::of(&model))
     }

@@ -11,12 +11,8 @@ use crate::weights::WeightNames;
 pub const TIED: [(&str, &str); 1] = [("generator_lm_head.weight", WORDS)];
 
 /// The names of Hugging Face, which are those used here.
-pub static NAMES: WeightNames = WeightNames {
-    read: WeightNames::PLAIN.read,
-    is_ignored,
-    torchvision: str::to_owned,
-    deep_learning_examples: str::to_owned,
-};
+pub static NAMES: WeightNames =
+    WeightNames { read: WeightNames::PLAIN.read, is_ignored, torchvision: None, deep_learning_examples: None };
 
 const WORDS: &str = "electra.embeddings.word_embeddings.weight";
 const EMBEDDINGS: &str = "electra.embeddings.";

@@ -12,8 +12,8 @@ pub static NAMES: WeightNames = WeightNames {
         of_published_file(name).unwrap_or_else(|| name.to_owned())
     },
     is_ignored: |canonical| canonical.ends_with("num_batches_tracked"),
-    torchvision: str::to_owned,
-    deep_learning_examples: str::to_owned,
+    torchvision: Some(str::to_owned),
+    deep_learning_examples: None,
 };
 
 /// The canonical name of a tensor that has another one in the published file.

@@ -27,7 +27,7 @@ pub struct ModelInfo {
     pub name: &'static str,
     /// One line for lists of models.
     pub description: &'static str,
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub variants: &'static [&'static str],
 }
 

@@ -43,7 +43,7 @@ impl ZooModel {
         self.info.description
     }
 
-    /// Variants other than the default, by the options that choose them.
+    /// Settings of recipes that make another variant of it, as `--set` takes them.
     pub fn variants(&self) -> &'static [&'static str] {
         self.info.variants
     }
@@ -139,6 +139,7 @@ pub(crate) fn recognise(tensors: &[NamedTensor<'_>], origin: &str) -> Result<Zoo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::Recipe;
     use crate::workload::Mode;
     use std::collections::BTreeSet;
 
@@ -151,6 +152,19 @@ mod tests {
         }
         let error = find("bret").unwrap_err().to_string();
         assert!(error.contains("`bret`") && error.contains("bert-tiny") && error.contains("resnet50"), "{error}");
+    }
+
+    #[test]
+    fn variants_are_settings_of_recipes() {
+        for model in all() {
+            let recipe = model.family().default_recipe(model.name(), None);
+            for setting in model.variants() {
+                let settings = [&*format!("model.name={}", model.name()), setting].map(|text| text.parse().unwrap());
+                if let Err(error) = Recipe::load(recipe, &settings) {
+                    panic!("{}, {setting}: {error}", model.name());
+                }
+            }
+        }
     }
 
     #[test]

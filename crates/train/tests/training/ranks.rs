@@ -284,7 +284,7 @@ fn detectors_of_three_ranks_have_the_bits_of_one() {
     detectors_have_the_bits_of_one_rank([3].into_iter());
 }
 
-/// `cargo test --profile checked -p bessemer-train --test ranks -- --ignored`
+/// `cargo test --profile checked -p bessemer-train --test training -- --ignored ranks`
 #[test]
 #[ignore = "takes minutes: the numbers of ranks beside those that the other tests have"]
 fn detectors_of_any_number_of_ranks_have_the_bits_of_one() {

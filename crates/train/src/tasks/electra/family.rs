@@ -80,7 +80,7 @@ impl Family for Electras {
     }
 
     fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
-        Ok(SampleInfo::of_tokens(&(electra::find(model)?.config)().encoder))
+        Ok(SampleInfo::of_tokens(&(electra::find(model)?.config)().encoder, electra::SUMMARY_LENGTH))
     }
 
     fn input(&self) -> InputKind {

@@ -63,7 +63,7 @@ pub(super) struct Perceptrons;
 pub(super) static FAMILY: Perceptrons = Perceptrons;
 
 const MODEL: ModelInfo =
-    ModelInfo { name: "perceptron-16", description: "One hidden layer of 16 units", variants: &["hidden"] };
+    ModelInfo { name: "perceptron-16", description: "One hidden layer of 16 units", variants: &["model.hidden=32"] };
 const HIDDEN: usize = 16;
 
 impl Family for Perceptrons {

@@ -74,7 +74,7 @@ impl Family for Berts {
     }
 
     fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
-        Ok(SampleInfo::of_tokens(&(bert::find(model)?.config)()))
+        Ok(SampleInfo::of_tokens(&(bert::find(model)?.config)(), bert::SUMMARY_LENGTH))
     }
 
     fn input(&self) -> InputKind {

@@ -80,7 +80,7 @@ impl Family for Answerers {
     }
 
     fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
-        Ok(SampleInfo::of_tokens(&(electra::find_squad(model)?.config)().encoder))
+        Ok(SampleInfo::of_tokens(&(electra::find_squad(model)?.config)().encoder, electra::SQUAD_SUMMARY_LENGTH))
     }
 
     fn input(&self) -> InputKind {

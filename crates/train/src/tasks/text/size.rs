@@ -134,9 +134,9 @@ pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), Tra
 }
 
 impl SampleInfo {
-    /// A sample of a model of text.
-    pub(crate) fn of_tokens(encoder: &BertConfig) -> Self {
-        let most = encoder.max_position_embeddings;
-        Self { shape: vec![most], text: format!("{most} tokens"), classes: encoder.vocab_size }
+    /// A sample of this many tokens.
+    pub(crate) fn of_tokens(encoder: &BertConfig, length: usize) -> Self {
+        let text = format!("{length} tokens, {} at most", encoder.max_position_embeddings);
+        Self { shape: vec![length], text, classes: encoder.vocab_size }
     }
 }

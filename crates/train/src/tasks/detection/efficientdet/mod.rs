@@ -88,7 +88,7 @@ impl DetectorKind for EfficientDet {
         let info = |spec: &DetectorSpec| ModelInfo {
             name: spec.name,
             description: spec.description,
-            variants: &["edge_weights", "padding", "normalise_twice"],
+            variants: &["model.edge_weights=signed", "model.padding=symmetric", "model.normalise_twice=true"],
         };
         ZOO.iter().map(info).collect()
     }

@@ -143,7 +143,7 @@ impl DetectorKind for MaskRcnn {
         let info = |spec: &MaskRcnnSpec| ModelInfo {
             name: spec.name,
             description: spec.description,
-            variants: &["flavour", "padding", "frozen_norms", "freeze_at"],
+            variants: &["model.flavour=nvidia", "model.padding=same", "model.frozen_norms=false", "model.freeze_at=0"],
         };
         ZOO.iter().map(info).collect()
     }
