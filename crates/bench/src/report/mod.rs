@@ -10,6 +10,7 @@ mod seeds;
 mod streams;
 mod tables;
 mod view;
+mod work;
 
 #[cfg(test)]
 mod tests;

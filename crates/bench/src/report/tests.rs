@@ -520,3 +520,60 @@ fn results_stand_in_the_tables_of_publications() {
     let figures: Vec<_> = of_seeds.figures.iter().map(|figure| (&*figure.value, &*figure.label)).collect();
     assert_eq!(figures, [("75.00 %", "top-1, mean of 3 seeds"), ("5.00 %", "standard deviation")]);
 }
+
+/// A step of bert-tiny: tokens of a sequence, micro-batches, type of numbers, sequences a second.
+fn of_text(tokens: u64, accumulation: u64, precision: &str, throughput: f64) -> BenchResult {
+    let counts = measure::Request::of("bert-tiny", Mode::Train, 8);
+    let machine = Machine::look(&*counts.device.open().unwrap());
+    let mut result = measure::failed(&counts, &machine, &MeasureError::Memory { needed: 2, available: 1 });
+    result.options.remove(measure::ERROR_OPTION);
+    result.options.insert("sequence_length".to_owned(), tokens.into());
+    result.options.insert("accumulation".to_owned(), accumulation.into());
+    BenchResult { precision: precision.to_owned(), throughput, ..result }
+}
+
+/// The block of Markdown below a title, with what follows up to the next one.
+fn section<'a>(markdown: &'a str, title: &str) -> &'a str {
+    let (_, rest) = markdown.split_once(&format!("# {title}\n")).unwrap_or_else(|| panic!("{title}: {markdown}"));
+    rest.split_once("\n#").map_or(rest, |(section, _)| section)
+}
+
+#[test]
+fn unlike_work_has_rows_of_its_own() {
+    let benches = vec![
+        of_text(32, 1, "fp32", 100.0),
+        of_text(64, 1, "fp32", 40.0),
+        of_text(32, 1, "bf16", 150.0),
+        of_text(64, 1, "bf16", 80.0),
+        of_text(32, 4, "fp32", 120.0),
+    ];
+    let report = Report { benches: benches.clone(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Training performance");
+    let expected = [
+        "| model, framework | tokens | accumulation | devices | batch a device | samples/s fp32 | samples/s bf16 | bf16 over fp32 | weak",
+        "| bert-tiny, bessemer | 32 | 1 | 1 | 8 | 100.0 | 150.0 | 1.50 x | 1.00 x | 1.00 x |",
+        "| bert-tiny, bessemer | 32 | 4 | 1 | 8 | 120.0 | – | – | 1.00 x | – |",
+        "| bert-tiny, bessemer | 64 | 1 | 1 | 8 | 40.00 | 80.00 | 2.00 x | 1.00 x | 1.00 x |",
+        "All on random inputs.",
+    ];
+    for text in expected {
+        assert!(table.contains(text), "{text} is not in:\n{table}");
+    }
+    assert_eq!(table.matches("\n| bert-tiny").count(), 3, "{table}");
+    let mut others = benches.clone();
+    others[0].options.insert("clip".to_owned(), false.into());
+    others[2].precision = "fp16".to_owned();
+    others[3].precision = "tf32".to_owned();
+    let markdown = Report { benches: others, ..Report::default() }.to_markdown("A report", Path::new("")).unwrap();
+    assert!(!markdown.contains("# Training performance"), "no two of them did one work: {markdown}");
+    let infer = |result: BenchResult| BenchResult { mode: "infer".to_owned(), ..result };
+    let report = Report { benches: benches.into_iter().map(infer).collect(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Inference performance");
+    for text in
+        ["| bert-tiny, bessemer | 32 | 1 | fp32 | 8 | 100.0 |", "| bert-tiny, bessemer | 64 | 1 | fp32 | 8 | 40.00 |"]
+    {
+        assert!(table.contains(text), "{text} is not in:\n{table}");
+    }
+}
