@@ -577,3 +577,41 @@ fn unlike_work_has_rows_of_its_own() {
         assert!(table.contains(text), "{text} is not in:\n{table}");
     }
 }
+
+#[test]
+fn real_data_stand_apart_from_random_inputs() {
+    let loaded = |precision: &str, throughput: f64| BenchResult {
+        data: "texts".to_owned(),
+        input_wait: Some(0.125),
+        ..of_text(32, 1, precision, throughput)
+    };
+    let mut benches = vec![of_text(32, 1, "fp32", 100.0), loaded("fp32", 90.0), loaded("bf16", 117.0)];
+    let report = Report { benches: benches.clone(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Training performance");
+    assert!(table.contains("| 32 | random inputs | 1 | 8 | 100.0 | – | – |"), "{table}");
+    assert!(
+        table.contains("| 32 | texts | 1 | 8 | 90.00 | 117.0 | 1.30 x | 1.00 x | 1.00 x | 12.5 %, 12.5 % |"),
+        "{table}"
+    );
+    assert!(!table.contains("All on random inputs."), "{table}");
+    let (random, of_texts) =
+        (section(&markdown, "bert-tiny, training"), section(&markdown, "bert-tiny, training on texts"));
+    assert!(random.contains("100 sequences/s") && random.contains("\n\nAll on random inputs.\n"), "{random}");
+    assert!(!random.contains("waits for batches"), "{random}");
+    assert!(
+        of_texts.contains("| p99 ms | waits for batches | spread |") && of_texts.contains("| 12.5 % |"),
+        "{of_texts}"
+    );
+    assert!(!of_texts.contains("100 sequences/s") && !of_texts.contains("random inputs"), "{of_texts}");
+    let works: Vec<String> = headline::headlines(&report).into_iter().map(|headline| headline.work).collect();
+    assert_eq!(works, ["training, batch 8, fp32", "training on texts, batch 8, bf16"]);
+    let html = page(&report);
+    assert!(html.contains("<th>waits for batches</th>") && html.contains(">All on random inputs.</p>"));
+    benches[1].options.insert(measure::ERROR_OPTION.to_owned(), "no such data".into());
+    let markdown = Report { benches, ..Report::default() }.to_markdown("A report", Path::new("")).unwrap();
+    for table in markdown.split("\n\n").filter(|block| block.starts_with('|')) {
+        let columns: Vec<usize> = table.trim().lines().map(|line| line.matches('|').count()).collect();
+        assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
+    }
+}

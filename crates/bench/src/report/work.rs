@@ -80,6 +80,14 @@ pub(super) fn sequence_length(result: &BenchResult) -> Option<u64> {
     result.options.get(SEQUENCE_LENGTH)?.as_u64()
 }
 
+/// What titles say of data that are loaded; empty for random inputs.
+pub(super) fn on_data(result: &BenchResult) -> String {
+    match result.data.as_str() {
+        SYNTHETIC | "" => String::new(),
+        source => format!(" on {source}"),
+    }
+}
+
 /// What stands below a table whose measurements are all on random inputs; empty otherwise.
 pub(super) fn note<'a>(mut results: impl Iterator<Item = &'a BenchResult>) -> &'static str {
     if results.all(|result| result.data == SYNTHETIC) { "All on random inputs." } else { "" }
@@ -124,6 +132,11 @@ impl Columns {
             data: any(|work| ![SYNTHETIC, ""].contains(&work.data.as_str())),
             settings: names.into_iter().filter(|name| says_something(name)).cloned().collect(),
         }
+    }
+
+    /// Without device and threads, for tables that have them already.
+    pub(super) fn without_device(self) -> Self {
+        Self { device: false, threads: false, ..self }
     }
 
     pub(super) fn header(&self) -> Vec<String> {
