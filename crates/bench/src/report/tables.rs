@@ -1,7 +1,7 @@
 //! The tables that published results of these models have: training performance with the speed-up of 16 bits and weak scaling,
 //! inference latency, accuracy, stability over seeds; the time of a step on each rank, and where it goes.
 
-use super::charts::{Bar, Bars, Chart, Tone};
+use super::charts::{Bar, Bars, Chart, Curve, Lines, Tone};
 use super::work::{self, Columns, NARROW, WIDE, Work, input_wait};
 use super::{Run, seeds, view};
 use crate::compare::table::label;
@@ -37,10 +37,17 @@ pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Vec<TableView> {
     tables
 }
 
-/// Training on several ranks.
+/// Training on several ranks, and how its speed rises with them where there are several numbers of them.
 fn of_ranks(table: scaling::Table) -> TableView {
-    let scaling::Table { title, header, rows } = table;
-    TableView { title, header, rows, note: scaling::NOTE.to_owned(), chart: None }
+    let scaling::Table { title, header, rows, speed_ups } = table;
+    let measured: Vec<(f64, f64)> = speed_ups.iter().map(|(ranks, speed_up)| (*ranks as f64, *speed_up)).collect();
+    let ideal = measured.iter().map(|(ranks, _)| (*ranks, *ranks)).collect();
+    let chart = speed_ups.first().zip(speed_ups.last()).filter(|(first, last)| first.0 < last.0).and_then(|_| {
+        let ideal = Curve { faint: true, ..Curve::new("ideal", ideal) };
+        let curves = vec![ideal, Curve::new("measured", measured)];
+        Lines { caption: "speed-up over one rank".to_owned(), x: "ranks", curves, from_zero: true, marks: true }.chart()
+    });
+    TableView { title, header, rows, note: scaling::NOTE.to_owned(), chart }
 }
 
 fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {

@@ -5,8 +5,8 @@ use crate::measure::{self, MeasureError};
 use crate::workload::Mode;
 use bessemer_data::{FileFormat, Image};
 use bessemer_train::events::{
-    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, RankTimes, RanksInfo, Ratio, Status,
-    Verdict, WorkCheck,
+    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, RankTimes, RanksInfo, Ratio, Scaling,
+    Status, Verdict, WorkCheck,
 };
 use std::fs;
 use tempfile::TempDir;
@@ -614,4 +614,21 @@ fn real_data_stand_apart_from_random_inputs() {
         let columns: Vec<usize> = table.trim().lines().map(|line| line.matches('|').count()).collect();
         assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
     }
+}
+
+#[test]
+fn speed_ups_over_ranks_are_a_chart_beside_the_ideal() {
+    let ranks = |tokens: u64, devices: u64, speed_up: f64| BenchResult {
+        devices,
+        scaling: Some(Scaling { step_samples: 8 * devices, speed_up, efficiency: 1.0, ..Scaling::default() }),
+        ..of_text(tokens, devices, "fp32", 10.0 * speed_up)
+    };
+    let benches = vec![ranks(32, 1, 1.0), ranks(64, 1, 1.0), ranks(32, 4, 3.0), ranks(32, 2, 1.75)];
+    let html = page(&Report { benches, ..Report::default() });
+    let drawn = charts(&html);
+    assert_eq!(drawn.len(), 1, "64 tokens were measured on one rank alone");
+    let [ideal, measured] = [0, 1].map(|index| &drawn[0]["curves"][index]);
+    assert_eq!(ideal["points"], serde_json::json!([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]));
+    assert_eq!(measured["points"], serde_json::json!([[1.0, 1.0], [2.0, 1.75], [4.0, 3.0]]));
+    assert!(html.contains("8 sequences of 32 a rank") && html.contains("8 sequences of 64 a rank"));
 }
