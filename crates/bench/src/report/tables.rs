@@ -11,7 +11,7 @@ use crate::scaling;
 use crate::show;
 use bessemer_train::events::{BenchResult, KernelTime, RankTimes, RanksInfo, Status};
 use bessemer_train::stats::{mean, sample_deviation};
-use bessemer_train::tasks::MetricSchema;
+use bessemer_train::tasks::{Better, MetricSchema};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -164,15 +164,18 @@ fn accuracy(runs: &[Run]) -> Option<TableView> {
         let metrics: Vec<String> = shown_metrics(metric_schema)
             .filter_map(|(name, label)| Some(format!("{label} {}", metric_schema.show(name, *end.metrics.get(name)?))))
             .collect();
+        let devices = run.info.as_ref().map_or(1, |info| info.hosts.len().max(1));
         let batch = field("/train/batch_size");
         let precision = field("/precision/compute");
         (!metrics.is_empty()).then(|| {
             vec![
                 run.name.clone(),
                 field("/model/name"),
+                devices.to_string(),
                 batch,
                 precision,
                 metrics.join(", "),
+                best_evaluation(run, metric_schema).unwrap_or_else(|| "–".to_owned()),
                 show::seconds(end.train_s),
             ]
         })
@@ -180,11 +183,37 @@ fn accuracy(runs: &[Run]) -> Option<TableView> {
     let rows: Vec<Vec<String>> = runs.iter().filter_map(row).collect();
     (!rows.is_empty()).then(|| TableView {
         title: "Accuracy".to_owned(),
-        header: strings(["run", "model", "batch", "precision", "last evaluation", "time in steps"]),
+        header: strings([
+            "run",
+            "model",
+            "devices",
+            "batch",
+            "precision",
+            "last evaluation",
+            "best evaluation",
+            "time in steps",
+        ]),
         rows,
         note: String::new(),
         chart: None,
     })
+}
+
+/// The metric by which checkpoints are compared, in the evaluation where it is best, which the checkpoint is of that `eval` takes.
+fn best_evaluation(run: &Run, metric_schema: &'static MetricSchema) -> Option<String> {
+    let (name, better) = metric_schema.best;
+    let label = metric_schema.metrics.iter().find(|metric| metric.name == name)?.label;
+    let values = run.evals.iter().filter_map(|(step, eval)| Some((*step, *eval.metrics.get(name)?)));
+    let values = values.filter(|(_, value)| value.is_finite());
+    // The first of those that are equal.
+    let (step, value) = values.reduce(|best, next| {
+        let is_better = match better {
+            Better::Higher => next.1 > best.1,
+            Better::Lower => next.1 < best.1,
+        };
+        if is_better { next } else { best }
+    })?;
+    Some(format!("{label} {}, step {step}", metric_schema.show(name, value)))
 }
 
 /// Metrics that curves show, and their labels.

@@ -505,7 +505,7 @@ fn results_stand_in_the_tables_of_publications() {
         "| resnet50, bessemer | 1 | 8 | 10.00 | 12.00 | 1.20 x | 1.00 x | 1.00 x |",
         "| resnet50, bessemer | 2 | 8 | 18.00 | – | – | 1.80 x | – |",
         "| resnet50, bessemer | fp32 | 1 | 50.00 | 0 | 0 | 0 | 21.50 |",
-        "| seed-2 | resnet20-cifar | 64 | bf16 | top-1 80.00 % | 42 s |",
+        "| seed-2 | resnet20-cifar | 1 | 64 | bf16 | top-1 80.00 % | – | 42 s |",
         "| resnet20-cifar | bf16, batch 64 | **75.00 %** top-1, mean of 3 seeds, **5.00 %** standard deviation |",
         "| resnet20-cifar, bf16 | top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
         "| conv2d | 53 | 3.00 | 75.0 % | 2.00 |",
@@ -631,4 +631,18 @@ fn speed_ups_over_ranks_are_a_chart_beside_the_ideal() {
     assert_eq!(ideal["points"], serde_json::json!([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]));
     assert_eq!(measured["points"], serde_json::json!([[1.0, 1.0], [2.0, 1.75], [4.0, 3.0]]));
     assert!(html.contains("8 sequences of 32 a rank") && html.contains("8 sequences of 64 a rank"));
+}
+
+#[test]
+fn accuracy_has_the_last_evaluation_and_the_best() {
+    let folder = TempDir::new().unwrap();
+    finished(folder.path(), "a", 1, 0.7);
+    let mut report = read(&[folder.path().join("a")]).unwrap();
+    let eval = |top1: f64| EvalInfo { metrics: [("top1".to_owned(), top1)].into(), ..EvalInfo::default() };
+    report.runs[0].evals = vec![(10, eval(0.5)), (30, eval(0.75)), (50, eval(0.7))];
+    report.runs[0].info.as_mut().unwrap().hosts = vec!["left".into(), "right".into()];
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Accuracy");
+    let row = "| a | resnet20-cifar | 2 | 64 | bf16 | top-1 70.00 % | top-1 75.00 %, step 30 | 42 s |";
+    assert!(table.contains(row), "{table}");
 }
