@@ -2,13 +2,15 @@
 
 use crate::machine::{Limits, Machine};
 use crate::measure::{
-    MEANS_OPTION, MeasureError, NORMS_OPTION, OVERLAP_OPTION, Progress, RankTimes, Repeat, Request, measure,
+    CLIP_OPTION, MEANS_OPTION, MeasureError, NORMS_OPTION, OVERLAP_OPTION, Progress, RankTimes, Repeat, Request,
+    measure,
 };
 use crate::show;
 use crate::simulator::{Cluster, ClusterError, Ranks, StepProfile};
 use crate::workload::StepSettings;
 use bessemer_train::events::{BenchResult, Scaling, ScalingKind, Simulated, SlowestRank, Together};
 use bessemer_train::stats::median;
+use std::cmp::Ordering;
 use std::path::Path;
 
 /// The step of ranks that share it. `request` is for one of them: with weak scaling each has the same micro-batches, with strong
@@ -142,6 +144,8 @@ pub struct Table {
     pub header: Vec<String>,
     /// A row for each number of ranks.
     pub rows: Vec<Vec<String>>,
+    /// The speed-up of each number of ranks, the least first.
+    pub speed_ups: Vec<(u64, f64)>,
 }
 
 /// What the columns of a [`Table`] say, in a sentence or two.
@@ -149,7 +153,7 @@ pub const NOTE: &str = "Speed-up and efficiency are over one rank alone; beside 
                         work and do not communicate. Waits are exposed communication, of a step. The slowest rank computes longest, \
                         by so much over the median. Errors are those of the throughput: the simulator's, and that of the null predictor, an efficiency of 100 %.";
 
-/// A table for each model, precision, kind of scaling and step of one rank, in the order in which they were measured.
+/// A table for each model, precision, kind of scaling, device and step of one rank, in the order in which they were measured.
 pub fn tables(results: &[BenchResult]) -> Vec<Table> {
     let mut groups: Vec<(String, Vec<(&BenchResult, &Scaling)>)> = Vec::new();
     for (result, scaling) in results.iter().filter_map(|result| Some((result, result.scaling.as_ref()?))) {
@@ -169,18 +173,27 @@ fn title(result: &BenchResult, scaling: &Scaling) -> String {
         ScalingKind::Strong => ("Strong scaling", format!("{} in each step", scaling.step_samples)),
     };
     let noun = result.unit.split('/').next().unwrap_or_default();
-    let samples = samples.replacen(' ', &format!(" {noun} "), 1);
+    let tokens = result.options.get("sequence_length").map_or_else(String::new, |tokens| format!(" of {tokens}"));
+    let samples = samples.replacen(' ', &format!(" {noun}{tokens} "), 1);
     let threads = show::counted(result.threads, "thread");
+    let device = match (result.device.as_str(), result.device_name.as_str()) {
+        (kind, "") => kind.to_owned(),
+        (_, name) => name.to_owned(),
+    };
+    let data =
+        if ["", "synthetic"].contains(&result.data.as_str()) { String::new() } else { format!(", on {}", result.data) };
+    let is_unclipped = result.options.get(CLIP_OPTION).is_some_and(|clip| *clip == false);
     let options = [
-        (NORMS_OPTION, "norms over all ranks"),
-        (MEANS_OPTION, "means over all ranks"),
-        (OVERLAP_OPTION, "without overlap"),
+        (is_unclipped, "without clipping"),
+        (result.options.contains_key(NORMS_OPTION), "norms over all ranks"),
+        (result.options.contains_key(MEANS_OPTION), "means over all ranks"),
+        (result.options.contains_key(OVERLAP_OPTION), "without overlap"),
     ];
-    let options = options.iter().filter(|(name, _)| result.options.contains_key(*name));
-    let options: String = options.map(|(_, words)| format!(", {words}")).collect();
+    let options: String = options.iter().filter(|(is, _)| *is).map(|(_, words)| format!(", {words}")).collect();
     let cluster = scaling.simulated.as_ref().and_then(|simulated| Path::new(&simulated.cluster).file_stem());
     let cluster = cluster.map_or_else(String::new, |name| format!(", on {}", name.to_string_lossy()));
-    format!("{kind} of {}, {}, {samples}, {threads} a rank{options}{cluster}", result.model, result.precision)
+    let (model, precision) = (&result.model, &result.precision);
+    format!("{kind} of {model}, {precision}, {samples}{data}, {device}, {threads} a rank{options}{cluster}")
 }
 
 fn table(title: String, rows: &[(&BenchResult, &Scaling)]) -> Table {
@@ -191,7 +204,11 @@ fn table(title: String, rows: &[(&BenchResult, &Scaling)]) -> Table {
     header.extend(is_simulated.then_some(["simulated", "error", "error of perfect scaling"]).into_iter().flatten());
     header.extend(["slowest rank", "messages by"]);
     let header = header.into_iter().map(str::to_owned).collect();
-    Table { title, header, rows: rows.iter().map(|(result, scaling)| row(result, scaling, is_simulated)).collect() }
+    let mut speed_ups: Vec<(u64, f64)> =
+        rows.iter().map(|(result, scaling)| (result.nodes * result.devices, scaling.speed_up)).collect();
+    speed_ups.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+    let rows = rows.iter().map(|(result, scaling)| row(result, scaling, is_simulated)).collect();
+    Table { title, header, rows, speed_ups }
 }
 
 fn row(result: &BenchResult, scaling: &Scaling, is_simulated: bool) -> Vec<String> {
@@ -323,7 +340,22 @@ mod tests {
         let weak = |results: &[BenchResult]| tables(results).remove(0);
         let cells = |table: &Table| table.rows.iter().map(|row| row.join(" | ")).collect::<Vec<_>>();
         let plain = weak(&[one.clone(), result.clone()]);
-        assert_eq!(plain.title, "Weak scaling of bert-tiny, fp32, 12 sequences a rank in each step, 1 thread a rank");
+        let device = &result.device_name;
+        assert_eq!(
+            plain.title,
+            format!(
+                "Weak scaling of bert-tiny, fp32, 12 sequences of 128 a rank in each step, {device}, 1 thread a rank"
+            )
+        );
+        assert_eq!(plain.speed_ups.iter().map(|(ranks, _)| *ranks).collect::<Vec<_>>(), [1, 2]);
+        let mut short = result.clone();
+        short.options.insert("sequence_length".to_owned(), 32.into());
+        let mut unclipped = result.clone();
+        unclipped.options.insert(CLIP_OPTION.to_owned(), false.into());
+        let mut elsewhere = result.clone();
+        elsewhere.device_name = "another".to_owned();
+        let apart = tables(&[result.clone(), short, unclipped, elsewhere]);
+        assert!(apart.len() == 4 && apart[2].title.ends_with("1 thread a rank, without clipping"), "{apart:?}");
         let rows = [
             "1 | 1 | 6 | 8.000 | 1500 | 1.00 x | 100.0 % | – | – | – | –",
             "1 | 2 | 6 | 10.80 | 2222 | 1.35 x | 67.5 % | 54.0 % | 1000 | 1 (node1), +20.0 % | Open MPI v9",
@@ -343,7 +375,7 @@ mod tests {
         assert!(weak(&[apart]).title.ends_with("1 thread a rank, without overlap"), "an option is a table of its own");
         let titles: Vec<String> = tables(&[one, result, strong]).into_iter().map(|table| table.title).collect();
         assert_eq!(titles.len(), 2);
-        assert_eq!(titles[1], "Strong scaling of bert-tiny, fp32, 24 sequences in each step, 1 thread a rank");
+        assert!(titles[1].starts_with("Strong scaling of bert-tiny, fp32, 24 sequences of 128 in each step, "));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::charts::Tone;
 use super::streams::Stream;
 use super::view::metric_schema;
-use super::{Report, Run, seeds};
+use super::{Report, Run, seeds, work};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::peers::own;
@@ -59,11 +59,11 @@ pub(super) fn comparisons(results: &[BenchResult]) -> Vec<Vec<&BenchResult>> {
     groups(results, |result| result.comparison.as_ref().map(|comparison| &comparison.group))
 }
 
-/// Results that stand alone, those of one model doing one kind of work together.
+/// Results that stand alone, those of one model doing one kind of work on the same data together.
 pub(super) fn measurements(results: &[BenchResult]) -> Vec<Vec<&BenchResult>> {
     groups(results, |result| {
         let is_alone = result.comparison.is_none() && result.scaling.is_none();
-        is_alone.then(|| (&result.model, show::work(result)))
+        is_alone.then(|| (&result.model, show::work(result), &result.data))
     })
 }
 
@@ -139,7 +139,7 @@ fn of_measurements(group: &[&BenchResult]) -> Option<Headline> {
     figures.extend(best.fraction_of_peak.map(|fraction| figure(show::percent(fraction), "of the device's peak (MFU)")));
     Some(Headline {
         title: best.model.clone(),
-        work: format!("{work}, batch {batch}, {precision}"),
+        work: format!("{work}{}, batch {batch}, {precision}", work::on_data(best)),
         device: device(best),
         figures,
     })

@@ -10,6 +10,7 @@ mod seeds;
 mod streams;
 mod tables;
 mod view;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -17,8 +18,8 @@ mod tests;
 pub(crate) use headline::fastest_other;
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
-pub(crate) use reference::PublishedTable;
 pub use reference::Reference;
+pub(crate) use reference::{Precision, PublishedTable};
 pub(crate) use streams::Stream;
 
 use crate::doctor::Examination;

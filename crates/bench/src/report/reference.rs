@@ -1,11 +1,13 @@
 //! Published tables that a report puts beside its own figures.
 
+use super::work::{self, Columns, NARROW, WIDE, Work};
 use super::{ReportError, Run};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::show;
 use bessemer_train::events::{BenchResult, PublishedStyle};
 use bessemer_train::stats::{mean, sample_deviation};
+use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -56,6 +58,8 @@ pub(crate) struct PublishedTable {
     pub(crate) model: String,
     /// Tokens of a sequence where they are not the usual ones of the model.
     pub(crate) sequence_length: Option<usize>,
+    /// The types of numbers of all its figures; `None` where it has both kinds.
+    pub(crate) precision: Option<Precision>,
     /// What the first column has.
     first: String,
     pub(crate) columns: Vec<String>,
@@ -71,6 +75,25 @@ pub(crate) struct PublishedTable {
     latencies: Option<Latencies>,
     /// Images of a whole training, from which the time of one is extrapolated.
     images: Option<u64>,
+}
+
+/// Types of numbers as publications tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Precision {
+    /// FP32, and TF32 in its place.
+    Fp32,
+    /// 16 bits, with states of 32.
+    Amp,
+}
+
+impl Precision {
+    fn has(self, precision: &str) -> bool {
+        match self {
+            Self::Fp32 => WIDE.contains(&precision),
+            Self::Amp => NARROW.contains(&precision),
+        }
+    }
 }
 
 /// What a table calls latencies of 90, 95 and 99 %.
@@ -154,14 +177,14 @@ impl PublishedTable {
             Some(mode) => self.measured(mode, results),
             None => self.trained(runs),
         };
-        let columns = ["framework", "device", "batch", "precision", "samples/s", "time to train, extrapolated"];
-        let extrapolated_columns = columns.map(str::to_owned).to_vec();
+        let trained = if self.images.is_some() { self.fitting("train", results) } else { Vec::new() };
+        let heads = Heads::of(&trained);
+        let extrapolated_columns = heads.titles().chain(["time to train, extrapolated".to_owned()]).collect();
         let images = self.images.unwrap_or_default();
-        let extrapolated =
-            results.iter().filter(|result| images > 0 && self.is_measured("train", result)).map(|result| {
-                let time = show::seconds(images as f64 / result.throughput);
-                self.head(result).into_iter().chain([time]).collect()
-            });
+        let extrapolated = trained.iter().map(|result| {
+            let time = show::seconds(images as f64 / result.throughput);
+            heads.cells(result).chain([time]).collect()
+        });
         let extrapolated = extrapolated.collect();
         let extrapolation = format!(
             "Extrapolated, not trained: the time of {images} images at training speeds measured here, without evaluations"
@@ -181,35 +204,48 @@ impl PublishedTable {
         }
     }
 
-    /// Whether a measurement is one of the table's model that came to an end.
-    fn is_measured(&self, mode: &str, result: &BenchResult) -> bool {
-        result.model == self.model && result.mode == mode && !result.options.contains_key(ERROR_OPTION)
+    /// Measurements of the table's model that came to an end, in a type of numbers and on sequences as it has them.
+    fn fitting<'a>(&self, mode: &str, results: &'a [BenchResult]) -> Vec<&'a BenchResult> {
+        let sequence_length = self.all_sequence_length();
+        let fits = |result: &&BenchResult| {
+            result.model == self.model
+                && result.mode == mode
+                && !result.options.contains_key(ERROR_OPTION)
+                && self.precision.is_none_or(|precision| precision.has(&result.precision))
+                && work::sequence_length(result).is_none_or(|tokens| Some(tokens) == sequence_length)
+        };
+        results.iter().filter(fits).collect()
     }
 
-    /// The first cells of a measurement.
-    fn head(&self, result: &BenchResult) -> [String; 5] {
-        [
-            label(result),
-            format!("{}, {}", result.device_name, show::counted(result.threads, "thread")),
-            result.batch_size.to_string(),
-            result.precision.clone(),
-            show::significant(result.throughput, 4),
-        ]
+    /// Tokens of the table's sequences, which are the usual ones of the model where the table has no others.
+    fn all_sequence_length(&self) -> Option<u64> {
+        let usual = || Some(registry::find(&self.model).ok()?.family().usual_step(None).sequence_length);
+        self.sequence_length.or_else(usual).map(|tokens| tokens as u64)
     }
 
-    /// Measurements of the table's model.
+    /// Whether its rows or columns are numbers of devices.
+    fn is_over_devices(&self) -> bool {
+        self.first == "devices" || self.title.contains("by number of devices")
+    }
+
+    /// Measurements that fit the table; under a table over devices with their number, and with the speed-up over one of them at
+    /// the same work of each.
     fn measured(&self, mode: &str, results: &[BenchResult]) -> (Vec<String>, Vec<Vec<String>>) {
-        let columns = ["framework", "device", "batch", "precision", "samples/s", "mean ms", "p50 ms", "p99 ms"];
-        let columns =
-            columns.map(str::to_owned).into_iter().chain(self.latencies.into_iter().flat_map(Latencies::columns));
-        let row = |result: &BenchResult| {
+        let own = self.fitting(mode, results);
+        let heads = Heads::of(&own);
+        let over_devices = if self.is_over_devices() { &["devices", "speed-up"][..] } else { &[] };
+        let times = over_devices.iter().chain(&["mean ms", "p50 ms", "p99 ms"]).map(|&title| title.to_owned());
+        let columns = heads.titles().chain(times).chain(self.latencies.into_iter().flat_map(Latencies::columns));
+        let row = |result: &&BenchResult| {
             let times = [result.step_ms.mean, result.step_ms.p50, result.step_ms.p99];
             let published = self.latencies.map(|latencies| latencies.of(&result.published_style));
             let times = times.into_iter().chain(published.into_iter().flatten());
-            self.head(result).into_iter().chain(times.map(|time| show::significant(time, 4))).collect()
+            let over_devices =
+                self.is_over_devices().then(|| [work::devices(result).to_string(), speed_up(result, &own)]);
+            let cells = heads.cells(result).chain(over_devices.into_iter().flatten());
+            cells.chain(times.map(|time| show::significant(time, 4))).collect()
         };
-        let own = results.iter().filter(|result| self.is_measured(mode, result));
-        (columns.collect(), own.map(row).collect())
+        (columns.collect(), own.iter().map(row).collect())
     }
 
     /// The best metrics of runs of the table's model and its small relatives, those of one recipe and precision together.
@@ -243,6 +279,40 @@ impl PublishedTable {
         };
         (columns, groups.iter().map(row).collect())
     }
+}
+
+/// The first cells of measurements, with what tells them apart.
+struct Heads(Columns);
+
+impl Heads {
+    fn of(results: &[&BenchResult]) -> Self {
+        let works: Vec<Work> = results.iter().map(|result| Work::in_full(result)).collect();
+        Self(Columns::of(&works).without_device())
+    }
+
+    fn titles(&self) -> impl Iterator<Item = String> {
+        let head = ["framework", "device", "batch", "precision"].map(str::to_owned);
+        head.into_iter().chain(self.0.header()).chain(["samples/s".to_owned()])
+    }
+
+    fn cells(&self, result: &BenchResult) -> impl Iterator<Item = String> + use<> {
+        let head = [
+            label(result),
+            format!("{}, {}", result.device_name, show::counted(result.threads, "thread")),
+            result.batch_size.to_string(),
+            result.precision.clone(),
+        ];
+        let speed = show::significant(result.throughput, 4);
+        head.into_iter().chain(self.0.cells(&Work::in_full(result))).chain([speed])
+    }
+}
+
+/// Over the first of `results` that did the same work on one device; a dash where there is none.
+fn speed_up(result: &BenchResult, results: &[&BenchResult]) -> String {
+    let work = Work::in_full(result).of_one_device();
+    let is_one = |one: &&&BenchResult| one.precision == result.precision && Work::in_full(one) == work;
+    let one = results.iter().find(is_one);
+    one.map_or_else(|| "–".to_owned(), |one| format!("{:.2} x", result.throughput / one.throughput))
 }
 
 /// In percent; nothing where there is no value.
@@ -315,6 +385,71 @@ mod tests {
         assert_eq!(accuracy.extrapolated.len(), 1);
         assert_eq!(accuracy.extrapolated[0][4..], ["20.00", "19 h 42 min"]);
         assert!(table("Mask R-CNN, training").extrapolated.is_empty());
+    }
+
+    #[test]
+    fn a_title_says_precision_and_sequences_of_its_table() {
+        for (_, reference, _) in Reference::ALL {
+            for table in reference.publication().unwrap().table {
+                let title = &table.title;
+                assert_eq!(title.contains(", FP32,"), table.precision == Some(Precision::Fp32), "{title}");
+                assert_eq!(title.contains(", AMP,"), table.precision == Some(Precision::Amp), "{title}");
+                let Some((_, rest)) = title.split_once("sequences of ") else { continue };
+                let tokens = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+                assert_eq!(table.all_sequence_length(), tokens.parse().ok(), "{title}");
+            }
+        }
+    }
+
+    #[test]
+    fn own_measurements_fit_the_precision_and_the_sequences_of_their_table() {
+        let measured = |model: &str, precision: &str, tokens: u64, devices: u64, throughput: f64| BenchResult {
+            model: model.to_owned(),
+            framework: "bessemer".to_owned(),
+            mode: "train".to_owned(),
+            precision: precision.to_owned(),
+            devices,
+            nodes: 1,
+            batch_size: 32,
+            throughput,
+            // Micro-batches of all devices together.
+            options: [("sequence_length", tokens), ("accumulation", 2 * devices)]
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into(),
+            ..BenchResult::default()
+        };
+        let bert = |precision: &str, tokens, devices, throughput| {
+            measured("bert-base", precision, tokens, devices, throughput)
+        };
+        let results = [
+            bert("fp32", 128, 1, 10.0),
+            bert("tf32", 128, 1, 20.0),
+            bert("bf16", 128, 1, 40.0),
+            bert("fp16", 128, 2, 50.0),
+            bert("bf16", 128, 4, 140.0),
+            bert("fp32", 512, 1, 2.0),
+        ];
+        let view = Reference::DlPerf.view(&results, &[]).unwrap();
+        let table = |title: &str| view.tables.iter().find(|table| table.title.contains(title)).unwrap();
+        let column = |table: &TableView, name: &str| -> Vec<String> {
+            let index = table.own_columns.iter().position(|column| column == name).unwrap();
+            table.own.iter().map(|row| row[index].clone()).collect()
+        };
+        let wide = table("BERT-base, pre-training, sequences of 128, FP32, batch 32");
+        assert_eq!(column(wide, "precision"), ["fp32", "tf32"]);
+        assert_eq!(column(wide, "samples/s"), ["10.00", "20.00"]);
+        let narrow = table("BERT-base, pre-training, sequences of 128, AMP, largest");
+        assert_eq!(column(narrow, "precision"), ["bf16", "fp16", "bf16"]);
+        assert_eq!(column(narrow, "accumulation"), ["2", "2", "2"], "of a device");
+        assert_eq!(column(narrow, "devices"), ["1", "2", "4"]);
+        assert_eq!(column(narrow, "speed-up"), ["1.00 x", "–", "3.50 x"]);
+        let electra = [128, 512].map(|tokens| measured("electra-base", "bf16", tokens, 1, tokens as f64));
+        let view = Reference::DeepLearningExamples.view(&electra, &[]).unwrap();
+        for tokens in ["128", "512"] {
+            let title = format!("ELECTRA-base, pre-training, sequences of {tokens}");
+            let table = view.tables.iter().find(|table| table.title.starts_with(&title)).unwrap();
+            assert_eq!(column(table, "tokens"), [tokens]);
+        }
     }
 
     #[test]

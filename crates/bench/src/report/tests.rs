@@ -5,8 +5,8 @@ use crate::measure::{self, MeasureError};
 use crate::workload::Mode;
 use bessemer_data::{FileFormat, Image};
 use bessemer_train::events::{
-    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, RankTimes, RanksInfo, Ratio, Status,
-    Verdict, WorkCheck,
+    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, RankTimes, RanksInfo, Ratio, Scaling,
+    Status, Verdict, WorkCheck,
 };
 use std::fs;
 use tempfile::TempDir;
@@ -509,7 +509,7 @@ fn results_stand_in_the_tables_of_publications() {
         "| resnet50, bessemer | 1 | 8 | 10.00 | 12.00 | 1.20 x | 1.00 x | 1.00 x |",
         "| resnet50, bessemer | 2 | 8 | 18.00 | – | – | 1.80 x | – |",
         "| resnet50, bessemer | fp32 | 1 | 50.00 | 0 | 0 | 0 | 21.50 |",
-        "| seed-2 | resnet20-cifar | 64 | bf16 | top-1 80.00 % | 42 s |",
+        "| seed-2 | resnet20-cifar | 1 | 64 | bf16 | top-1 80.00 % | – | 42 s |",
         "| resnet20-cifar | bf16, batch 64 | **75.00 %** top-1, mean of 3 seeds, **5.00 %** standard deviation |",
         "| resnet20-cifar, bf16 | top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
         "| conv2d | 53 | 3.00 | 75.0 % | 2.00 |",
@@ -523,4 +523,130 @@ fn results_stand_in_the_tables_of_publications() {
     assert_eq!((&*of_seeds.title, &*of_seeds.work), ("resnet20-cifar", "bf16, batch 64"));
     let figures: Vec<_> = of_seeds.figures.iter().map(|figure| (&*figure.value, &*figure.label)).collect();
     assert_eq!(figures, [("75.00 %", "top-1, mean of 3 seeds"), ("5.00 %", "standard deviation")]);
+}
+
+/// A step of bert-tiny: tokens of a sequence, micro-batches, type of numbers, sequences a second.
+fn of_text(tokens: u64, accumulation: u64, precision: &str, throughput: f64) -> BenchResult {
+    let counts = measure::Request::of("bert-tiny", Mode::Train, 8);
+    let machine = Machine::look(&*counts.device.open().unwrap());
+    let mut result = measure::failed(&counts, &machine, &MeasureError::Memory { needed: 2, available: 1 });
+    result.options.remove(measure::ERROR_OPTION);
+    result.options.insert("sequence_length".to_owned(), tokens.into());
+    result.options.insert("accumulation".to_owned(), accumulation.into());
+    BenchResult { precision: precision.to_owned(), throughput, ..result }
+}
+
+/// The block of Markdown below a title, with what follows up to the next one.
+fn section<'a>(markdown: &'a str, title: &str) -> &'a str {
+    let (_, rest) = markdown.split_once(&format!("# {title}\n")).unwrap_or_else(|| panic!("{title}: {markdown}"));
+    rest.split_once("\n#").map_or(rest, |(section, _)| section)
+}
+
+#[test]
+fn unlike_work_has_rows_of_its_own() {
+    let benches = vec![
+        of_text(32, 1, "fp32", 100.0),
+        of_text(64, 1, "fp32", 40.0),
+        of_text(32, 1, "bf16", 150.0),
+        of_text(64, 1, "bf16", 80.0),
+        of_text(32, 4, "fp32", 120.0),
+    ];
+    let report = Report { benches: benches.clone(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Training performance");
+    let expected = [
+        "| model, framework | tokens | accumulation | devices | batch a device | samples/s fp32 | samples/s bf16 | bf16 over fp32 | weak",
+        "| bert-tiny, bessemer | 32 | 1 | 1 | 8 | 100.0 | 150.0 | 1.50 x | 1.00 x | 1.00 x |",
+        "| bert-tiny, bessemer | 32 | 4 | 1 | 8 | 120.0 | – | – | 1.00 x | – |",
+        "| bert-tiny, bessemer | 64 | 1 | 1 | 8 | 40.00 | 80.00 | 2.00 x | 1.00 x | 1.00 x |",
+        "All on random inputs.",
+    ];
+    for text in expected {
+        assert!(table.contains(text), "{text} is not in:\n{table}");
+    }
+    assert_eq!(table.matches("\n| bert-tiny").count(), 3, "{table}");
+    let mut others = benches.clone();
+    others[0].options.insert("clip".to_owned(), false.into());
+    others[2].precision = "fp16".to_owned();
+    others[3].precision = "tf32".to_owned();
+    let markdown = Report { benches: others, ..Report::default() }.to_markdown("A report", Path::new("")).unwrap();
+    assert!(!markdown.contains("# Training performance"), "no two of them did one work: {markdown}");
+    let infer = |result: BenchResult| BenchResult { mode: "infer".to_owned(), ..result };
+    let report = Report { benches: benches.into_iter().map(infer).collect(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Inference performance");
+    for text in
+        ["| bert-tiny, bessemer | 32 | 1 | fp32 | 8 | 100.0 |", "| bert-tiny, bessemer | 64 | 1 | fp32 | 8 | 40.00 |"]
+    {
+        assert!(table.contains(text), "{text} is not in:\n{table}");
+    }
+}
+
+#[test]
+fn real_data_stand_apart_from_random_inputs() {
+    let loaded = |precision: &str, throughput: f64| BenchResult {
+        data: "texts".to_owned(),
+        input_wait: Some(0.125),
+        ..of_text(32, 1, precision, throughput)
+    };
+    let mut benches = vec![of_text(32, 1, "fp32", 100.0), loaded("fp32", 90.0), loaded("bf16", 117.0)];
+    let report = Report { benches: benches.clone(), ..Report::default() };
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Training performance");
+    assert!(table.contains("| 32 | random inputs | 1 | 8 | 100.0 | – | – |"), "{table}");
+    assert!(
+        table.contains("| 32 | texts | 1 | 8 | 90.00 | 117.0 | 1.30 x | 1.00 x | 1.00 x | 12.5 %, 12.5 % |"),
+        "{table}"
+    );
+    assert!(!table.contains("All on random inputs."), "{table}");
+    let (random, of_texts) =
+        (section(&markdown, "bert-tiny, training"), section(&markdown, "bert-tiny, training on texts"));
+    assert!(random.contains("100 sequences/s") && random.contains("\n\nAll on random inputs.\n"), "{random}");
+    assert!(!random.contains("waits for batches"), "{random}");
+    assert!(
+        of_texts.contains("| p99 ms | waits for batches | spread |") && of_texts.contains("| 12.5 % |"),
+        "{of_texts}"
+    );
+    assert!(!of_texts.contains("100 sequences/s") && !of_texts.contains("random inputs"), "{of_texts}");
+    let works: Vec<String> = headline::headlines(&report).into_iter().map(|headline| headline.work).collect();
+    assert_eq!(works, ["training, batch 8, fp32", "training on texts, batch 8, bf16"]);
+    let html = page(&report);
+    assert!(html.contains("<th>waits for batches</th>") && html.contains(">All on random inputs.</p>"));
+    benches[1].options.insert(measure::ERROR_OPTION.to_owned(), "no such data".into());
+    let markdown = Report { benches, ..Report::default() }.to_markdown("A report", Path::new("")).unwrap();
+    for table in markdown.split("\n\n").filter(|block| block.starts_with('|')) {
+        let columns: Vec<usize> = table.trim().lines().map(|line| line.matches('|').count()).collect();
+        assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
+    }
+}
+
+#[test]
+fn speed_ups_over_ranks_are_a_chart_beside_the_ideal() {
+    let ranks = |tokens: u64, devices: u64, speed_up: f64| BenchResult {
+        devices,
+        scaling: Some(Scaling { step_samples: 8 * devices, speed_up, efficiency: 1.0, ..Scaling::default() }),
+        ..of_text(tokens, devices, "fp32", 10.0 * speed_up)
+    };
+    let benches = vec![ranks(32, 1, 1.0), ranks(64, 1, 1.0), ranks(32, 4, 3.0), ranks(32, 2, 1.75)];
+    let html = page(&Report { benches, ..Report::default() });
+    let drawn = charts(&html);
+    assert_eq!(drawn.len(), 1, "64 tokens were measured on one rank alone");
+    let [ideal, measured] = [0, 1].map(|index| &drawn[0]["curves"][index]);
+    assert_eq!(ideal["points"], serde_json::json!([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]));
+    assert_eq!(measured["points"], serde_json::json!([[1.0, 1.0], [2.0, 1.75], [4.0, 3.0]]));
+    assert!(html.contains("8 sequences of 32 a rank") && html.contains("8 sequences of 64 a rank"));
+}
+
+#[test]
+fn accuracy_has_the_last_evaluation_and_the_best() {
+    let folder = TempDir::new().unwrap();
+    finished(folder.path(), "a", 1, 0.7);
+    let mut report = read(&[folder.path().join("a")]).unwrap();
+    let eval = |top1: f64| EvalInfo { metrics: [("top1".to_owned(), top1)].into(), ..EvalInfo::default() };
+    report.runs[0].evals = vec![(10, eval(0.5)), (30, eval(0.75)), (50, eval(0.7))];
+    report.runs[0].info.as_mut().unwrap().hosts = vec!["left".into(), "right".into()];
+    let markdown = report.to_markdown("A report", Path::new("")).unwrap();
+    let table = section(&markdown, "Accuracy");
+    let row = "| a | resnet20-cifar | 2 | 64 | bf16 | top-1 70.00 % | top-1 75.00 %, step 30 | 42 s |";
+    assert!(table.contains(row), "{table}");
 }

@@ -6,7 +6,7 @@ use super::peers::{self, PeersView};
 use super::reference::ReferenceView;
 use super::streams::{self, StreamView};
 use super::tables::{TableView, tables};
-use super::{Report, ReportError, Run};
+use super::{Report, ReportError, Run, work};
 use crate::doctor::Examination;
 use crate::measure::{ERROR_OPTION, ISA_OPTION};
 use crate::samples::Sample;
@@ -99,11 +99,15 @@ struct SampleView {
     right: bool,
 }
 
-/// Measurements of one model in one mode.
+/// Measurements of one model in one mode on the same data.
 #[derive(Serialize)]
 struct BenchView {
     title: String,
     rows: Vec<BenchRow>,
+    /// Whether it is known how long steps waited for their batches.
+    is_loaded: bool,
+    /// That inputs are random, where they are.
+    note: &'static str,
     chart: Option<Chart>,
 }
 
@@ -118,6 +122,7 @@ struct BenchRow {
     unit: String,
     step_p50: String,
     step_p99: String,
+    input_wait: String,
     spread: String,
     memory: String,
     mfu: String,
@@ -389,11 +394,18 @@ fn link(path: &Path, folder: &Path) -> Result<String, ReportError> {
 
 fn bench_views(results: &[BenchResult]) -> Vec<BenchView> {
     let view = |results: Vec<&BenchResult>| BenchView {
-        title: format!("{}, {}", results[0].model, show::work(results[0])),
+        title: title(results[0]),
         rows: results.iter().map(|result| bench_row(result)).collect(),
+        is_loaded: results.iter().any(|result| result.input_wait.is_some()),
+        note: work::note(results.iter().copied()),
         chart: bench_chart(&results),
     };
     measurements(results).into_iter().map(view).collect()
+}
+
+/// Model, what is done with it, and the data that are loaded for it.
+fn title(result: &BenchResult) -> String {
+    format!("{}, {}{}", result.model, show::work(result), work::on_data(result))
 }
 
 fn bench_row(result: &BenchResult) -> BenchRow {
@@ -409,6 +421,7 @@ fn bench_row(result: &BenchResult) -> BenchRow {
         unit: result.unit.clone(),
         step_p50: milliseconds(result.step_ms.p50),
         step_p99: milliseconds(result.step_ms.p99),
+        input_wait: work::input_wait(result),
         spread: show::percent(result.spread),
         memory: result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
         mfu: result.fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
@@ -430,7 +443,6 @@ fn bench_chart(results: &[&BenchResult]) -> Option<Chart> {
     }
     curves.values_mut().for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     let curves = curves.into_iter().map(|(name, points)| Curve::new(name, points)).collect();
-    let (model, work, unit) = (&results[0].model, show::work(results[0]), &results[0].unit);
-    Lines { caption: format!("{model}, {work} ({unit})"), x: "batch size", curves, from_zero: true, marks: true }
-        .chart()
+    let caption = format!("{} ({})", title(results[0]), results[0].unit);
+    Lines { caption, x: "batch size", curves, from_zero: true, marks: true }.chart()
 }

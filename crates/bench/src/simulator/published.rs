@@ -1,7 +1,7 @@
 //! Published throughputs over numbers of devices, read from the tables that reports show.
 
 use super::Ranks;
-use crate::report::{PublishedTable, Reference};
+use crate::report::{Precision, PublishedTable, Reference};
 use bessemer_ir::DType;
 
 /// One framework, model, precision and batch on one machine, over numbers of devices.
@@ -62,7 +62,7 @@ pub(super) fn dlperf() -> Vec<Series> {
             name: row[0].clone(),
             model: table.model.clone(),
             sequence_length: table.sequence_length,
-            precision: if table.title.contains("AMP") { DType::F16 } else { DType::F32 },
+            precision: if table.precision == Some(Precision::Amp) { DType::F16 } else { DType::F32 },
             batch_size: number(&row[1])? as usize,
             cluster: "v100x8-ib100",
             points: points.collect(),
