@@ -4,7 +4,7 @@ use crate::args::{Common, at_least_one, switch};
 use crate::failure::{FAILED, Usage};
 use anyhow::{Result, bail};
 use bessemer_comm::environment::set_missing;
-use bessemer_comm::launch::{Launcher, Placement, Rendezvous, Variables, process_variables};
+use bessemer_comm::launch::{ERRORS, Launcher, Placement, Rendezvous, Variables, process_variables};
 use bessemer_comm::mpi::{Family, end_at_once, interface_variables};
 use bessemer_comm::net::interface_towards;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
@@ -242,11 +242,7 @@ pub(crate) fn is_follower() -> bool {
     Placement::from_variables(&process_variables()).is_ok_and(|placement| placement.rank > 0)
 }
 
-/// A named pipe to which ranks write their exit code and their last error, for whoever started them: launchers of MPI drop what ranks
-/// say while they end a job of which a rank was killed.
-const ERRORS: &str = "BESSEMER_ERRORS";
-
-/// The end of that pipe to which this process writes; open until it ends.
+/// The end of the pipe [`ERRORS`] to which this process writes; open until it ends.
 static ERROR_PIPE: OnceLock<Option<File>> = OnceLock::new();
 
 /// Opens the pipe for errors, if whoever started this process reads one.
