@@ -1,6 +1,7 @@
 //! Looks at the machine and says what stands in the way of speed.
 
 use crate::machine::{Limits, Machine, available_memory};
+use bessemer_comm::launch::{Placement, Variables, is_of_a_job, process_variables};
 use bessemer_comm::mpi::Family;
 use bessemer_comm::net::interfaces;
 use bessemer_comm::spawn::MpiLauncher;
@@ -48,6 +49,9 @@ pub struct GpuUse {
 /// How ranks are started here, and what carries their messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankReport {
+    /// The launcher that started this process, and as which rank; "none" for one that was started alone.
+    #[serde(default)]
+    pub launcher: String,
     /// Launchers of MPI on the search path.
     pub launchers: Vec<RankLauncher>,
     /// Network interfaces that are up, with their addresses.
@@ -144,17 +148,48 @@ impl Examination {
     }
 }
 
-/// Runs two ranks under each MPI that is found.
+/// Who started the process that has these variables, and as which rank.
+fn started_by(variables: &Variables) -> String {
+    match Placement::from_variables(variables) {
+        Ok(Placement { launcher: Some(launcher), rank, size, local_size, .. }) => {
+            let here = local_size.map_or_else(String::new, |ranks| format!(", {ranks} on this node"));
+            format!("{}, rank {rank} of {size}{here}", launcher.title())
+        }
+        Ok(_) => "none".to_owned(),
+        Err(error) => format!("unknown: {error}"),
+    }
+}
+
+/// Variables that two ranks must not inherit. A process that was started alone, as in a batch script, hands all on: a launcher finds
+/// the nodes by them.
+fn hidden_from_ranks(variables: &Variables) -> Vec<&str> {
+    match Placement::from_variables(variables) {
+        Ok(Placement { launcher: None, .. }) => Vec::new(),
+        _ => variables.keys().map(String::as_str).filter(|name| is_of_a_job(name)).collect(),
+    }
+}
+
+/// The first line in words of what a failed program said; launchers frame what they say with rows of stars or dashes.
+fn first_words(said: &str) -> &str {
+    let line = said.lines().map(str::trim).find(|line| line.contains(char::is_alphabetic));
+    line.unwrap_or("nothing was said").trim_start_matches("error: ")
+}
+
+/// Runs two ranks under each MPI that is found, outside the job that this process may belong to.
 fn probe_ranks(program: &Path) -> RankReport {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let found = [Family::OpenMpi, Family::Mpich].map(|family| MpiLauncher::find(&search, Some(family)).ok());
+    let variables = process_variables();
+    let hidden = hidden_from_ranks(&variables);
     let launcher = |launcher: MpiLauncher| {
-        let ran = launcher.command(2, program.as_os_str(), &["rank-probe".into(), "--join-timeout=10".into()]).output();
+        let mut command = launcher.command(2, program.as_os_str(), &["rank-probe".into(), "--join-timeout=10".into()]);
+        for name in &hidden {
+            command.env_remove(name);
+        }
+        let ran = command.output();
         let link = ran.as_ref().ok().and_then(|ran| serde_json::from_slice(&ran.stdout).ok());
         let said = match ran {
-            Ok(ran) => {
-                String::from_utf8_lossy(&ran.stderr).trim().lines().next().unwrap_or("nothing was said").to_owned()
-            }
+            Ok(ran) => first_words(&String::from_utf8_lossy(&ran.stderr)).to_owned(),
             Err(error) => error.to_string(),
         };
         let problem = if link.is_none() { Some(said) } else { None };
@@ -162,6 +197,7 @@ fn probe_ranks(program: &Path) -> RankReport {
     };
     let interface = |(name, address): (String, IpAddr)| format!("{name} {address}");
     RankReport {
+        launcher: started_by(&variables),
         launchers: found.into_iter().flatten().map(launcher).collect(),
         interfaces: interfaces().into_iter().map(interface).collect(),
     }
@@ -228,6 +264,63 @@ mod tests {
     fn a_good_machine_needs_no_advice() {
         assert_eq!(advise(&machine(), Some(32_000_000_000)), []);
         assert_eq!(advise(&machine(), None), []);
+    }
+
+    /// `A=1 B=2` as variables.
+    fn variables(text: &str) -> Variables {
+        text.split(' ').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    }
+
+    const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=0 \
+        OMPI_COMM_WORLD_LOCAL_SIZE=2";
+
+    #[test]
+    fn the_launcher_is_shown_with_the_rank() {
+        let slurm = "SLURM_JOB_ID=7 SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3";
+        for (text, expected) in [
+            ("HOME=/root SLURM_JOB_ID=7", "none"),
+            (OPEN_MPI, "mpirun of Open MPI, rank 0 of 8, 2 on this node"),
+            (slurm, "srun, rank 3 of 4"),
+            ("RANK=1", "unknown: "),
+        ] {
+            let said = started_by(&variables(text));
+            assert!(said == expected || (expected.ends_with(' ') && said.starts_with(expected)), "{said}");
+        }
+    }
+
+    #[test]
+    fn ranks_of_a_probe_inherit_nothing_of_the_job() {
+        let text = format!(
+            "{OPEN_MPI} PMIX_RANK=0 OMPI_MCA_orte_hnp_uri=1 OMPI_UNIVERSE_SIZE=8 OMPI_MCA_btl=tcp,self PATH=/bin PMI_FD=7"
+        );
+        let hidden = [
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_MCA_orte_hnp_uri",
+            "OMPI_UNIVERSE_SIZE",
+            "PMIX_RANK",
+            "PMI_FD",
+        ];
+        assert_eq!(hidden_from_ranks(&variables(&text)), hidden);
+        let torchrun = variables("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=a MASTER_PORT=1 HOME=/");
+        assert_eq!(hidden_from_ranks(&torchrun), ["LOCAL_RANK", "RANK", "WORLD_SIZE"]);
+        assert_eq!(hidden_from_ranks(&variables("SLURM_JOB_ID=7 PATH=/bin")), [""; 0]);
+        let contradiction = variables(&format!("{OPEN_MPI} PMI_RANK=1 PMI_SIZE=3"));
+        assert_eq!(hidden_from_ranks(&contradiction).len(), 6);
+    }
+
+    #[test]
+    fn of_what_failed_the_first_words_are_told() {
+        for (said, told) in [
+            ("****\n\n---- \n  error: launchers disagree\nmore", "launchers disagree"),
+            ("error: error: launchers disagree", "launchers disagree"),
+            ("mpirun has detected an attempt to run as root.\n", "mpirun has detected an attempt to run as root."),
+            ("---\n", "nothing was said"),
+        ] {
+            assert_eq!(first_words(said), told);
+        }
     }
 
     #[test]

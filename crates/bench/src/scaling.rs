@@ -3,7 +3,7 @@
 use crate::machine::{Limits, Machine};
 use crate::measure::{
     CLIP_OPTION, MEANS_OPTION, MeasureError, NORMS_OPTION, OVERLAP_OPTION, Progress, RankTimes, Repeat, Request,
-    measure,
+    SYNTHETIC, measure,
 };
 use crate::show;
 use crate::simulator::{Cluster, ClusterError, Ranks, StepProfile};
@@ -181,7 +181,7 @@ fn title(result: &BenchResult, scaling: &Scaling) -> String {
         (_, name) => name.to_owned(),
     };
     let data =
-        if ["", "synthetic"].contains(&result.data.as_str()) { String::new() } else { format!(", on {}", result.data) };
+        if ["", SYNTHETIC].contains(&result.data.as_str()) { String::new() } else { format!(", on {}", result.data) };
     let is_unclipped = result.options.get(CLIP_OPTION).is_some_and(|clip| *clip == false);
     let options = [
         (is_unclipped, "without clipping"),

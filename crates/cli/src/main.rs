@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             return ExitCode::from(failure::tell_command_line(&error, words));
         }
     };
+    ranks::choose_form_of_errors(cli.common.log_format);
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

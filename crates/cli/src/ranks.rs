@@ -1,10 +1,10 @@
 //! This process among the ranks of a job, and starting such jobs on this machine.
 
-use crate::args::{Common, at_least_one, switch};
+use crate::args::{Common, LogFormat, at_least_one, switch};
 use crate::failure::{FAILED, Usage};
 use anyhow::{Result, bail};
 use bessemer_comm::environment::set_missing;
-use bessemer_comm::launch::{Launcher, Placement, Rendezvous, Variables, process_variables};
+use bessemer_comm::launch::{ERRORS, Launcher, Placement, Rendezvous, Variables, process_variables};
 use bessemer_comm::mpi::{Family, end_at_once, interface_variables};
 use bessemer_comm::net::interface_towards;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
@@ -16,6 +16,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// Options of a command that runs on several devices.
@@ -242,11 +243,7 @@ pub(crate) fn is_follower() -> bool {
     Placement::from_variables(&process_variables()).is_ok_and(|placement| placement.rank > 0)
 }
 
-/// A named pipe to which ranks write their exit code and their last error, for whoever started them: launchers of MPI drop what ranks
-/// say while they end a job of which a rank was killed.
-const ERRORS: &str = "BESSEMER_ERRORS";
-
-/// The end of that pipe to which this process writes; open until it ends.
+/// The end of the pipe [`ERRORS`] to which this process writes; open until it ends.
 static ERROR_PIPE: OnceLock<Option<File>> = OnceLock::new();
 
 /// Opens the pipe for errors, if whoever started this process reads one.
@@ -261,7 +258,26 @@ pub(crate) fn tell_error(code: u8, error: &str) {
     let pipe = ERROR_PIPE.get().and_then(Option::as_ref);
     let told = pipe.is_some_and(|mut pipe| pipe.write_all(format!("{code} {error}\n").as_bytes()).is_ok());
     if !told {
-        eprintln!("error: {error}");
+        print_error(error);
+    }
+}
+
+/// Whether errors are objects of JSON, as the progress is.
+static ERRORS_ARE_JSON: OnceLock<bool> = OnceLock::new();
+
+/// Lets errors from here on have the form of the progress.
+pub(crate) fn choose_form_of_errors(format: LogFormat) {
+    ERRORS_ARE_JSON.get_or_init(|| format == LogFormat::Json);
+}
+
+/// Writes an error to standard error, as one line.
+fn print_error(error: &str) {
+    match ERRORS_ARE_JSON.get() {
+        Some(true) => {
+            let time = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+            eprintln!("{}", json!({"v": 1, "kind": "error", "time": time, "message": error}));
+        }
+        _ => eprintln!("error: {error}"),
     }
 }
 
@@ -382,10 +398,10 @@ pub(crate) fn run_ranks(start: &Start<'_>, arguments: &[OsString], stop: &StopSi
     // That of a launcher which had to be killed says nothing.
     let code = told.first().map_or(code, |(code, _)| *code);
     for (_, error) in &told {
-        eprintln!("error: {error}");
+        print_error(error);
     }
     if code != 0 && told.is_empty() {
-        eprintln!("error: the ranks ended with code {code}, and none said why: their launcher killed them");
+        print_error(&format!("the ranks ended with code {code}, and none said why: their launcher killed them"));
     }
     Ok(code)
 }

@@ -61,6 +61,7 @@ pub fn step_times(milliseconds: &[f64]) -> StepTimes {
 pub fn published_style(milliseconds: &[f64]) -> PublishedStyle {
     let all = sorted(milliseconds);
     let but_two = &all[..all.len().saturating_sub(2)];
+    let fastest_but_two = |percent| (!but_two.is_empty()).then(|| mean_fastest(but_two, percent));
     let average = mean(&all);
     let variance = mean(&all.iter().map(|x| (x - average).powi(2)).collect::<Vec<_>>());
     let error = if all.is_empty() { 0.0 } else { (variance / all.len() as f64).sqrt() };
@@ -68,9 +69,9 @@ pub fn published_style(milliseconds: &[f64]) -> PublishedStyle {
         mean_fastest_90_ms: mean_fastest(&all, 90),
         mean_fastest_95_ms: mean_fastest(&all, 95),
         mean_fastest_99_ms: mean_fastest(&all, 99),
-        mean_fastest_90_but_two_ms: mean_fastest(but_two, 90),
-        mean_fastest_95_but_two_ms: mean_fastest(but_two, 95),
-        mean_fastest_99_but_two_ms: mean_fastest(but_two, 99),
+        mean_fastest_90_but_two_ms: fastest_but_two(90),
+        mean_fastest_95_but_two_ms: fastest_but_two(95),
+        mean_fastest_99_but_two_ms: fastest_but_two(99),
         ci_90_ms: average + 1.645 * error,
         ci_95_ms: average + 1.96 * error,
         ci_99_ms: average + 2.576 * error,
@@ -105,15 +106,17 @@ mod tests {
         assert_eq!(style.mean_fastest_90_ms, 5.0);
         assert_eq!((style.mean_fastest_95_ms, style.mean_fastest_99_ms), (5.0, 5.0));
         // Of the eight fastest: 7.2 of them, 7.6 of them and 7.92 of them, each rounded down.
-        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_99_but_two_ms], [4.0, 4.0]);
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_99_but_two_ms], [Some(4.0); 2]);
         assert_eq!(published_style(&[3.0]).mean_fastest_90_ms, 3.0);
+        let but_two = |times: &[f64]| published_style(times).mean_fastest_90_but_two_ms;
+        assert_eq!([&[3.0][..], &[3.0, 4.0], &[5.0, 3.0, 4.0]].map(but_two), [None, None, Some(3.0)]);
         for (figure, z) in [(style.ci_90_ms, 1.645), (style.ci_95_ms, 1.96), (style.ci_99_ms, 2.576)] {
             assert!((figure - (5.5 + z * (8.25f64 / 10.0).sqrt())).abs() < 1e-12);
         }
         let data: Vec<f64> = (1..=100).map(f64::from).collect();
         let style = published_style(&data);
         assert_eq!([style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms], [45.5, 48.0, 50.0]);
-        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [44.5, 47.0]);
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [Some(44.5), Some(47.0)]);
         assert_eq!(published_style(&[]), PublishedStyle::default());
     }
 

@@ -118,13 +118,14 @@ impl Latencies {
         [first, "95 % ms", "99 % ms"].map(str::to_owned)
     }
 
-    fn of(self, style: &PublishedStyle) -> [f64; 3] {
+    /// Those that were measured.
+    fn of(self, style: &PublishedStyle) -> [Option<f64>; 3] {
         match self {
-            Self::Fastest => [style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms],
+            Self::Fastest => [style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms].map(Some),
             Self::FastestButTwo => {
                 [style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms, style.mean_fastest_99_but_two_ms]
             }
-            Self::Bounds => [style.ci_90_ms, style.ci_95_ms, style.ci_99_ms],
+            Self::Bounds => [style.ci_90_ms, style.ci_95_ms, style.ci_99_ms].map(Some),
         }
     }
 }
@@ -239,11 +240,12 @@ impl PublishedTable {
         let row = |result: &&BenchResult| {
             let times = [result.step_ms.mean, result.step_ms.p50, result.step_ms.p99];
             let published = self.latencies.map(|latencies| latencies.of(&result.published_style));
-            let times = times.into_iter().chain(published.into_iter().flatten());
+            let times = times.map(Some).into_iter().chain(published.into_iter().flatten());
+            let shown = |time: Option<f64>| time.map_or_else(String::new, |time| show::significant(time, 4));
             let over_devices =
                 self.is_over_devices().then(|| [work::devices(result).to_string(), speed_up(result, &own)]);
             let cells = heads.cells(result).chain(over_devices.into_iter().flatten());
-            cells.chain(times.map(|time| show::significant(time, 4))).collect()
+            cells.chain(times.map(shown)).collect()
         };
         (columns.collect(), own.iter().map(row).collect())
     }

@@ -1,7 +1,7 @@
 //! What makes the work of a measurement another one than that of others, and the columns of a table that say so.
 
 use crate::compare::table::label;
-use crate::measure::{BUDGET_OPTION, CLIP_OPTION, INTERRUPTED_OPTION};
+use crate::measure::{BUDGET_OPTION, CLIP_OPTION, INTERRUPTED_OPTION, ISA_OPTION, SYNTHETIC};
 use crate::show;
 use bessemer_train::events::BenchResult;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const WIDE: [&str; 2] = ["fp32", "tf32"];
 pub(super) const NARROW: [&str; 2] = ["bf16", "fp16"];
 
-/// Data of measurements that nothing is loaded for.
-const SYNTHETIC: &str = "synthetic";
-const INSTRUCTION_SET: &str = "isa";
 const SEQUENCE_LENGTH: &str = "sequence_length";
 const ACCUMULATION: &str = "accumulation";
 /// What the inference of a detector ends with, which tables say beside the model.
@@ -41,7 +38,7 @@ impl Work {
         let number = |name: &str| result.options.get(name)?.as_u64();
         let devices = devices(result);
         let of_each = |all: u64| if all.is_multiple_of(devices.max(1)) { all / devices.max(1) } else { all };
-        let elsewhere = [INSTRUCTION_SET, SEQUENCE_LENGTH, ACCUMULATION, BUDGET_OPTION, INTERRUPTED_OPTION];
+        let elsewhere = [ISA_OPTION, SEQUENCE_LENGTH, ACCUMULATION, BUDGET_OPTION, INTERRUPTED_OPTION];
         let settings = result.options.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str()));
         Self {
             model: result.model.clone(),
@@ -60,8 +57,8 @@ impl Work {
     /// With the instruction set, for tables that have a row for each measurement.
     pub(super) fn in_full(result: &BenchResult) -> Self {
         let mut work = Self::of(result);
-        let set = result.options.get(INSTRUCTION_SET);
-        work.settings.extend(set.map(|set| (INSTRUCTION_SET.to_owned(), set.to_string().replace('"', ""))));
+        let set = result.options.get(ISA_OPTION);
+        work.settings.extend(set.map(|set| (ISA_OPTION.to_owned(), set.to_string().replace('"', ""))));
         work
     }
 
@@ -148,7 +145,7 @@ impl Columns {
             (self.data, "data"),
             (!self.settings.is_empty(), "settings"),
         ];
-        all.into_iter().filter_map(|(is_shown, title)| is_shown.then(|| title.to_owned())).collect()
+        all.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, title)| title.to_owned()).collect()
     }
 
     /// Under [`Columns::header`].

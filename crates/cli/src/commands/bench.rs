@@ -549,10 +549,11 @@ fn latencies(results: &[BenchResult]) -> String {
             ci_95_ms,
             ci_99_ms,
         } = *published_style;
-        let fastest = [mean_fastest_90_ms, mean_fastest_95_ms, mean_fastest_99_ms];
+        let fastest = [step_ms.mean, mean_fastest_90_ms, mean_fastest_95_ms, mean_fastest_99_ms].map(Some);
         let but_two = [mean_fastest_90_but_two_ms, mean_fastest_95_but_two_ms, mean_fastest_99_but_two_ms];
-        let figures = [[step_ms.mean].as_slice(), &fastest, &but_two, &[ci_90_ms, ci_95_ms, ci_99_ms]].concat();
-        let figures = figures.into_iter().map(|figure| show::significant(figure, 4));
+        let intervals = [ci_90_ms, ci_95_ms, ci_99_ms].map(Some);
+        let figures = fastest.into_iter().chain(but_two).chain(intervals);
+        let figures = figures.map(|figure| figure.map_or_else(String::new, |figure| show::significant(figure, 4)));
         table.row([batch_size.to_string()].into_iter().chain(figures));
     }
     format!("\nlatencies as published tables print them\n{table}")

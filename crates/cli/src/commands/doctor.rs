@@ -61,7 +61,7 @@ fn text(examination: &Examination) -> String {
 }
 
 /// How several ranks would be started, and what their messages cost.
-fn rank_facts(RankReport { launchers, interfaces }: &RankReport) -> Vec<(&'static str, String)> {
+fn rank_facts(RankReport { launcher: started_by, launchers, interfaces }: &RankReport) -> Vec<(&'static str, String)> {
     let launcher = |launcher: &RankLauncher| {
         let link = launcher.link.map_or_else(
             || "two ranks failed".to_owned(),
@@ -73,7 +73,8 @@ fn rank_facts(RankReport { launchers, interfaces }: &RankReport) -> Vec<(&'stati
         );
         ("ranks by MPI", format!("{}, {}; {link}", launcher.version, launcher.path.display()))
     };
-    let mut facts: Vec<_> = launchers.iter().map(launcher).collect();
+    let mut facts = vec![("launcher", started_by.clone())];
+    facts.extend(launchers.iter().map(launcher));
     if launchers.is_empty() {
         facts.push(("ranks by MPI", "none: several ranks need openmpi-bin or mpich".to_owned()));
     }

@@ -518,7 +518,28 @@ fn doctor_measures_what_carries_ranks() {
         let [latency, "us", "and", bandwidth, "GB/s,", "measured"] = words[..] else { panic!("{link}") };
         assert!(latency.parse::<f64>().unwrap() >= 0.0 && bandwidth.parse::<f64>().unwrap() > 0.0, "{link}");
     }
+    assert!(said.contains("\nlauncher      none\n"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("interfaces") && line.contains("lo 127.0.0.1")), "{said}");
+}
+
+#[test]
+fn doctor_in_a_job_names_the_launcher_and_measures_all_the_same() {
+    let place = Place::new();
+    let all = launchers();
+    for (name, launcher) in &all {
+        let words = ["doctor".into(), "--threads=1".into()];
+        let ran = launcher
+            .command(1, env!("CARGO_BIN_EXE_bessemer").as_ref(), &words)
+            .current_dir(place.path(""))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(ran.stdout).unwrap();
+        assert!(
+            said.contains(", rank 0 of 1, 1 on this node\n") && !said.contains("\nlauncher      none"),
+            "{name}: {said}"
+        );
+        assert_eq!(said.matches("; between two ranks ").count(), all.len(), "{name}: {said}");
+    }
 }
 
 /// Slurm's batch script with an `srun` that starts two ranks as `srun --mpi=pmi2` does: they have Slurm's variables and those of PMI.

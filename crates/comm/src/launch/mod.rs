@@ -127,6 +127,25 @@ const NAMES: [Names; 8] = [
 pub const RENDEZVOUS: &str = "BESSEMER_RENDEZVOUS";
 /// What ranks of one job know and others do not, beside [`RENDEZVOUS`].
 pub const COOKIE: &str = "BESSEMER_COOKIE";
+/// A named pipe to which ranks write their exit code and their last error, for whoever started them: launchers of MPI drop what ranks
+/// say while they end a job of which a rank was killed.
+pub const ERRORS: &str = "BESSEMER_ERRORS";
+/// How names begin of the variables, beside those of [`NAMES`], by which launchers and their daemons tell processes of the job. What
+/// users set to choose networks and the like, such as `OMPI_MCA_btl`, is not among them.
+const OF_A_JOB: [&str; 12] = [
+    "OMPI_COMM_WORLD_",
+    "OMPI_UNIVERSE_SIZE",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_pmix",
+    "PMIX_",
+    "PRTE_",
+    "PMI_",
+    "HYDI_",
+    "PALS_",
+    "SLURM_",
+    "TORCHELASTIC_",
+];
 /// Ports that are computed from a Slurm job lie in `20000..30000`.
 const SLURM_PORTS: (u64, u64) = (20_000, 10_000);
 
@@ -270,6 +289,18 @@ pub fn own_processors() -> usize {
 fn share_of_processors(allowed: usize, online: usize, ranks: usize) -> usize {
     let is_bound = allowed < online && allowed * ranks <= online;
     if is_bound { allowed } else { (allowed / ranks).max(1) }
+}
+
+/// Whether a variable of this name tells a process of the job that it belongs to: a launcher inside that job, which starts another one,
+/// must not see it.
+pub fn is_of_a_job(name: &str) -> bool {
+    let is_of = |names: &Names| {
+        let lists = [names.markers, &[names.rank, names.size], names.local_rank, names.local_size];
+        lists.iter().any(|list| list.contains(&name))
+    };
+    [RENDEZVOUS, COOKIE, ERRORS].contains(&name)
+        || NAMES.iter().any(is_of)
+        || OF_A_JOB.iter().any(|start| name.starts_with(start))
 }
 
 /// The variables of this process; those that are not UTF-8 are left out, as no launcher sets such.

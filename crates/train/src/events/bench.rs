@@ -263,12 +263,12 @@ pub struct PublishedStyle {
     pub mean_fastest_95_ms: f64,
     /// Mean of the fastest 99 %.
     pub mean_fastest_99_ms: f64,
-    /// Mean of the fastest 90 % without the two slowest steps.
-    pub mean_fastest_90_but_two_ms: f64,
-    /// Mean of the fastest 95 % without the two slowest steps.
-    pub mean_fastest_95_but_two_ms: f64,
-    /// Mean of the fastest 99 % without the two slowest steps.
-    pub mean_fastest_99_but_two_ms: f64,
+    /// Mean of the fastest 90 % without the two slowest steps; `None` where there are no others.
+    pub mean_fastest_90_but_two_ms: Option<f64>,
+    /// Mean of the fastest 95 % without the two slowest steps; `None` where there are no others.
+    pub mean_fastest_95_but_two_ms: Option<f64>,
+    /// Mean of the fastest 99 % without the two slowest steps; `None` where there are no others.
+    pub mean_fastest_99_but_two_ms: Option<f64>,
     /// Mean plus 1.645 standard errors.
     pub ci_90_ms: f64,
     /// Mean plus 1.96 standard errors.
