@@ -152,7 +152,7 @@ fn training_is_measured_on_several_ranks() {
         let weak =
             format!("{bench} --scaling 1x1,1x2 --mpi {name} --simulate own.toml --out {name}-weak.jsonl --quiet");
         let table = place.run(&weak).ok().out;
-        assert!(table.contains("Weak scaling of bert-tiny, fp32, 2 sequences a rank in each step"), "{table}");
+        assert!(table.contains("Weak scaling of bert-tiny, fp32, 2 sequences of 16 a rank in each step"), "{table}");
         assert_scaling(&place.results(&format!("{name}-weak.jsonl")), [2, 4], [2, 2]);
 
         // Ranks that the launcher starts itself measure what it has started.
