@@ -122,7 +122,7 @@ pub(crate) struct Common {
     /// Show no progress, but warnings
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Form of the progress on standard error
+    /// Form of progress and errors on standard error
     #[arg(long, global = true, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }

@@ -225,3 +225,15 @@ fn the_zoo_and_the_machine() {
     let json: serde_json::Value = serde_json::from_str(&bessemer(folder.path(), "doctor --json").ok().out).unwrap();
     assert!(json["limits"]["fp32_gflops"].as_f64().unwrap() > 0.1, "{json}");
 }
+
+#[test]
+fn every_line_of_json_progress_is_json() {
+    let folder = TempDir::new().unwrap();
+    let ran = bessemer(folder.path(), "train resnet20-cifar --data nowhere --log-format json");
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let lines: Vec<serde_json::Value> =
+        ran.err.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    let last = lines.last().unwrap();
+    assert_eq!(last["kind"], "error");
+    assert!(last["message"].as_str().unwrap().contains("nowhere"), "{last}");
+}
