@@ -38,7 +38,10 @@ fn steps_are_measured_and_explained() {
     let text = run("explain bert-tiny --batch-size 2 --accumulation 3").ok().out;
     assert!(text.contains("3 times 2 sequences"), "{text}");
     let models = run("models").ok().out;
-    assert!(models.lines().any(|line| line.starts_with("bert-base") && line.contains("128 tokens, 512 at most")), "{models}");
+    assert!(
+        models.lines().any(|line| line.starts_with("bert-base") && line.contains("128 tokens, 512 at most")),
+        "{models}"
+    );
     let base = run("models bert-base").ok().out;
     assert!(base.contains("110106428 in") && base.contains("bert-base-phase1"), "{base}");
 }
