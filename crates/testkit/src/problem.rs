@@ -1,7 +1,9 @@
 //! Problems of a case: a graph, drawn by seed, with the content of its inputs.
 
 use bessemer_ir::autodiff::gradients;
-use bessemer_ir::reference::{Interpreter, accumulate_ranks, run_ranks};
+use bessemer_ir::ops::OpRule;
+use bessemer_ir::ops::layout::Transpose;
+use bessemer_ir::reference::{Interpreter, Tensor, accumulate_ranks, run_ranks};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType, Value, philox};
 use half::{bf16, f16};
@@ -202,7 +204,7 @@ impl Drawn {
                 let elements = &self.inputs[&input.name];
                 let own = self.graph.ty(self.graph.find_input(&input.name).expect("passes add no inputs"));
                 match rules.axes_of_state(own).filter(|_| input.role.is_persistent()) {
-                    Some(axes) => interpreter.set(&input.name, &transposed(elements, &own.shape, axes)),
+                    Some(axes) => interpreter.set(&input.name, &transposed(elements, own, axes)),
                     None => interpreter.set(&input.name, elements),
                 }
             }
@@ -219,19 +221,10 @@ impl Drawn {
 }
 
 /// The elements of a tensor whose axes get another order.
-fn transposed(elements: &[f64], shape: &[usize], axes: [usize; 4]) -> Vec<f64> {
-    let mut strides = [1; 4];
-    (0..3).rev().for_each(|axis| strides[axis] = strides[axis + 1] * shape[axis + 1]);
-    let sizes = axes.map(|axis| shape[axis]);
-    let element = |mut index: usize| {
-        let mut position = 0;
-        for axis in (0..4).rev() {
-            position += index % sizes[axis] * strides[axes[axis]];
-            index /= sizes[axis];
-        }
-        elements[position]
-    };
-    (0..elements.len()).map(element).collect()
+fn transposed(elements: &[f64], ty: &TensorType, axes: [usize; 4]) -> Vec<f64> {
+    let op = Transpose { perm: axes.to_vec() };
+    let outputs = op.infer(&[ty]).expect("state of a filter's shape has four axes");
+    op.evaluate(&[&Tensor::new(ty.clone(), elements.to_vec())], &outputs).remove(0).data
 }
 
 /// Gradients of a weighted sum of `y`.

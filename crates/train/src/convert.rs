@@ -74,12 +74,7 @@ impl fmt::Display for Names {
 impl Names {
     /// The canonical name of a tensor in this naming.
     fn of(self, names: &WeightNames, canonical: &str) -> String {
-        match self {
-            Self::Timm | Self::HuggingFace | Self::TensorFlow | Self::Onnx => canonical.to_owned(),
-            Self::Torchvision | Self::DeepLearningExamples => {
-                self.suite(names).map_or_else(|| canonical.to_owned(), |of| of(canonical))
-            }
-        }
+        self.suite(names).map_or_else(|| canonical.to_owned(), |of| of(canonical))
     }
 
     /// How torchvision, or NVIDIA's suite, names the tensors of models, if it has such models.

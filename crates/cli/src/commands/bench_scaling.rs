@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Training on several ranks.
 #[derive(Debug, Args)]
 pub(crate) struct ScalingOptions {
-    /// Nodes, and ranks of each, to train on, beside one rank alone and beside ranks that do not communicate; ranks of one
+    /// Train on each of these numbers of nodes and ranks a node, beside one rank alone and beside ranks that do not communicate; ranks of one
     /// node are started here by the launcher of an MPI, those of several by mpirun or srun
     #[arg(long, value_name = "NODESxRANKS,...", value_delimiter = ',', conflicts_with_all = ["profile", "step_profile", "data"],
           help_heading = "Several devices")]

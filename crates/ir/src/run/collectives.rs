@@ -80,7 +80,7 @@ impl Collectives for Alone {
     }
 }
 
-/// Whether a plan is one for so many ranks, where it adds over ranks at all.
+/// Checks that a plan which adds tensors over ranks is for this number of ranks.
 ///
 /// # Errors
 /// [`RunError::RankCount`]

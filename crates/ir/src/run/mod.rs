@@ -102,7 +102,7 @@ pub struct Ticket(pub u64);
 pub const KEPT_RESULTS: u64 = 4;
 
 impl Ticket {
-    /// Where the results of a step lie among the kept ones, after so many steps.
+    /// Index of the results of this step among those that are kept, once this number of steps has been submitted.
     ///
     /// # Errors
     /// [`RunError::NoSuchStep`] if they are not kept any more, or there was no such step.

@@ -120,20 +120,20 @@ impl Network {
 
     /// Rules of no target that there is, by its seed: each thing that passes ask rules for in this way or in that.
     pub fn rules(&self) -> Rules {
-        let has = |bit: u32| self.seed >> bit & 1 == 1;
+        let mut d = Draw::new(self.seed ^ 1 << 41);
         Rules {
-            longest_row: if has(0) { 8 } else { Rules::DEFAULT.longest_row },
-            columns: has(0).then_some(ColumnRules { multiple: 8, least: 5 }),
-            products_give_16_bits: has(1),
+            longest_row: if d.flip() { 8 } else { Rules::DEFAULT.longest_row },
+            columns: d.flip().then_some(ColumnRules { multiple: 8, least: 5 }),
+            products_give_16_bits: d.flip(),
             // Of one channel, a vector of channels cannot be told from one number.
-            prologue: has(1).then_some(PrologueRules { dtype: DType::F32, least_channels: 2 }),
-            biases_before_rounding: has(2),
-            chain: has(2).then_some(ChainRules { least_elements: 1, longest_reduction: 128 }),
-            factors_of_products: has(3),
-            alike_regions_together: has(3),
-            sums_of_whole_tensors: has(4),
-            limited_products: has(4),
-            filters: if has(5) { Filter::Ohwi } else { Filter::Hwio },
+            prologue: d.flip().then_some(PrologueRules { dtype: DType::F32, least_channels: 2 }),
+            biases_before_rounding: d.flip(),
+            chain: d.flip().then_some(ChainRules { least_elements: 1, longest_reduction: 128 }),
+            factors_of_products: d.flip(),
+            alike_regions_together: d.flip(),
+            sums_of_whole_tensors: d.flip(),
+            limited_products: d.flip(),
+            filters: if d.flip() { Filter::Ohwi } else { Filter::Hwio },
             ..Rules::DEFAULT
         }
     }
